@@ -1,0 +1,1 @@
+"""The simulator: what a scheduler does with a stream of requests, in numbers. No page, no device."""

@@ -1,0 +1,39 @@
+"""Scheduling policies. A policy plans one step: whom to admit, and what each seat computes.
+
+To add one, write a function of (s, lim) in a file here and decorate it, naming the limits that it
+keeps: the page, the command line, the tests and the device loop all find it in POLICIES.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numba
+
+from ..jit import jit
+from ..state import LIMITS, STATE, Limits, State
+
+PLAN = numba.void(STATE, LIMITS)
+
+
+class Policy(NamedTuple):
+    name: str
+    label: str
+    about: str  # the sentence that the page shows
+    keeps: tuple[str, ...]  # fields of Limits
+    plan: Callable[[State, Limits], None]
+
+
+POLICIES: dict[str, Policy] = {}
+
+
+def policy(label: str, *keeps: str):
+    def register(plan):
+        name, about = plan.__name__, inspect.getdoc(plan) or ""
+        POLICIES[name] = Policy(name, label, about, keeps, jit(PLAN)(plan))
+        return plan
+
+    return register
+
+
+from . import module08  # noqa: E402, F401  a policy registers itself when its file is read
