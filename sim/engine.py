@@ -10,7 +10,7 @@ from .state import (
     DECODE,
     HELD,
     LIMITS,
-    NOBODY,
+    NOTHING,
     PREFILL,
     STALL,
     STATE,
@@ -34,7 +34,7 @@ def open_step(s):
         join_line(s, n.arrived)
         n.arrived += 1
     n.prefill = n.decodes = n.pad_prefill = n.pad_decodes = n.together = 0
-    n.most, n.stop = FOREVER, NOBODY
+    n.most, n.stop = FOREVER, NOTHING
 
 
 @jit()
@@ -62,8 +62,8 @@ def pass_time(s, ms, most):
 @jit()
 def advance_prompts(s, began, repeats):
     """Prompts take their grants; whoever has all of it emits a first token."""
-    n, kept = s.n, 0
-    for k in range(n.prefilling):
+    n, rows, kept = s.n, s.n.prefilling, 0
+    for k in range(rows):
         i = s.prefilling[k]
         r = s.requests[i]
         phase = PREFILL if r.grant > 0 else STALL
@@ -73,7 +73,10 @@ def advance_prompts(s, began, repeats):
         r.cached += r.grant * repeats
         r.grant = 0
         if todo(s, i) == 0:
-            note(s, i, PREFILL, n.now, r.cached - r.mark)
+            # Of a step padded to its longest prompt, each prompt's own share comes first.
+            useful = (r.cached - r.mark) * rows / (n.prefill + n.pad_prefill) if n.pad_prefill else 1
+            note(s, i, PREFILL, r.since + useful * (n.now - r.since), r.cached - r.mark)
+            note(s, i, HELD, n.now, 0)
             r.first = n.now
             begin_decoding(s, i)
         else:
@@ -124,12 +127,12 @@ def commit(s, ms, most):
         numba.int64,
     )
 )
-def simulate(plan, cost, coef, s, lim, stretch, events):
-    """Serve until all are finished (DONE), for so many events (PAUSED) or while there is room to
+def simulate(plan, cost, coef, s, lim, stretch, steps):
+    """Serve until all are finished (DONE), for that many steps (PAUSED) or while there is room to
     record (FULL); call again to go on. STUCK: somebody waits whom nothing will ever let in."""
     n = s.n
-    margin = 2 * len(s.seats)
-    for _ in range(events):
+    margin = 4 * len(s.seats)  # at most four segments a seat end in one step
+    while steps > 0:
         if n.finished == len(s.requests):
             return DONE
         if n.steps == len(s.steps) or n.segments + margin > len(s.segments):
@@ -137,7 +140,7 @@ def simulate(plan, cost, coef, s, lim, stretch, events):
         open_step(s)
         plan(s, lim)
         if n.prefill + n.decodes > 0:
-            commit(s, cost(n, coef), n.most if stretch else 1)
+            steps -= commit(s, cost(n, coef), min(n.most, steps) if stretch else 1)
         elif n.arrived < n.sendable:
             n.now = s.requests[n.arrived].arrival
         else:

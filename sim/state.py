@@ -21,8 +21,8 @@ PREFILL, STALL, DECODE, HELD = range(4)
 PHASES = ("prefill", "stalled", "decode", "padding")
 
 # What kept the head of the waiting line out in a step.
-NOBODY, SEATS, BUDGET, BATCH = range(4)
-STOPS = ("nobody waited", "a free seat", "token budget", "the running batch to end")
+NOTHING, SEATS, BUDGET, BATCH = range(4)
+STOPS = ("the step in progress", "a free seat", "token budget", "the running batch to end")
 
 REQUEST = np.dtype(
     [
@@ -138,7 +138,7 @@ def new_state(arrival, prompt, output, limit, max_num_seqs: int, clients: int = 
         np.zeros(max_num_seqs, np.int64),
         np.full(max_num_seqs, -1, np.int64),
         np.empty(2 * rows + 64, STEP).view(np.recarray),
-        np.empty(3 * rows + 4 * max_num_seqs, SEGMENT).view(np.recarray),
+        np.empty(3 * rows + 8 * max_num_seqs, SEGMENT).view(np.recarray),
         counters.view(np.recarray)[0],
     )
 
@@ -177,16 +177,20 @@ def head(s):
 
 
 @jit()
+def keep_out(s, why):
+    """Whoever waits now is kept out by `why`: put on record."""
+    if s.n.waiting > 0:
+        s.n.stop = why
+
+
+@jit()
 def may_admit(s, fits, otherwise):
-    """Whether the head of the line may take a seat; if one waits in vain, why is put on record."""
-    if s.n.waiting == 0:
-        return False
-    if s.n.running == len(s.seats):
-        s.n.stop = SEATS
-        return False
-    if not fits:
-        s.n.stop = otherwise
-    return fits
+    """Whether somebody waits and a seat is free and `fits`, or else who waits is kept out."""
+    seated = s.n.running < len(s.seats)
+    if seated and fits:
+        return s.n.waiting > 0
+    keep_out(s, otherwise if seated else SEATS)
+    return False
 
 
 @jit()

@@ -3,11 +3,11 @@
 from ..state import (
     BATCH,
     BUDGET,
-    SEATS,
     admit,
     decode,
     grant,
     head,
+    keep_out,
     leave_together,
     may_admit,
     pad,
@@ -22,12 +22,13 @@ def static(s, lim):
     """A batch starts together, padded to its longest prompt, and leaves when its longest output ends."""
     decode(s)
     pad(s, 0, s.n.running - s.n.decoding)
-    begins, longest = s.n.running == 0, 0
+    longest, begins = 0, s.n.running == 0
     while may_admit(s, begins, BATCH):
         i = admit(s)
         grant(s, i, todo(s, i))
         longest = max(longest, todo(s, i))
     pad(s, longest * s.n.prefilling - s.n.prefill, 0)
+    keep_out(s, BATCH)
     leave_together(s)
 
 

@@ -1,0 +1,112 @@
+"""python -m sim compare | golden | warm"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import parse_qs, urlsplit
+
+from . import traces
+from .golden import replay_all
+from .jit import drop_stale
+from .parameter import ScenarioError
+from .run import compare
+from .scenario import PARAMETERS, TEXTS, Scenario
+from .table import as_dict, as_text, write_csv
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = Parser(prog="python -m sim", description=__doc__)
+    commands = top.add_subparsers(dest="command", required=True)
+
+    c = commands.add_parser("compare", help="the same requests under several policies")
+    c.add_argument("--scenario", metavar="FILE", help="a scenario as JSON, as the page saves it")
+    c.add_argument("--url", help="the page's address")
+    c.add_argument("--policies", metavar="P,P", help="e.g. static,continuous,chunked:chunk=128")
+    c.add_argument("--baseline", metavar="N", help="which of them the others are measured against")
+    c.add_argument("--arrivals", help="module, poisson, gamma, constant, burst, closed or trace")
+    c.add_argument("--trace", metavar="FILE", help="a CSV of requests, for --arrivals trace")
+    for name in ("prompt", "output"):
+        c.add_argument(f"--{name}", metavar="LENGTHS", help="e.g. lognormal:700:0.9:64:4096")
+    for name, p in PARAMETERS.items():
+        c.add_argument(f"--{name.replace('_', '-')}", metavar="N", help=f"{p.label} ({p.span})")
+    c.add_argument("--json", action="store_true", help="for machines")
+    c.add_argument("--csv", metavar="DIR", help="write requests, steps and segments there too")
+
+    g = commands.add_parser("golden", help="replay recordings, and say where we differ")
+    g.add_argument("path", metavar="FILE|DIR", type=Path)
+
+    commands.add_parser("warm", help="compile, so that nobody waits for it later")
+    return top
+
+
+def asked(args: argparse.Namespace) -> tuple[Scenario, bytes | None]:
+    """The scenario that the options ask for, and its trace. ScenarioError for the first fault."""
+    query: dict[str, list[str]] = {}
+    if args.scenario:
+        query |= Scenario.query_of(Path(args.scenario).read_text())
+    if args.url:
+        query |= parse_qs(urlsplit(args.url).query, keep_blank_values=True)
+    content = Path(args.trace).read_bytes() if args.trace else None
+    for name in ("baseline", *TEXTS, *PARAMETERS):
+        if getattr(args, name) is not None:
+            query[name] = [getattr(args, name)]
+    if args.policies is not None:
+        query["v"] = args.policies.split(",")
+    if content is not None:
+        query |= {"trace": [traces.name_of(content)], "arrivals": query.get("arrivals", ["trace"])}
+    scenario, problems = Scenario.from_query(query)
+    if problems:
+        raise ScenarioError(problems[0])
+    return scenario, content
+
+
+def run_compare(args: argparse.Namespace) -> int:
+    scenario, content = asked(args)
+    trace = traces.read(content, args.trace)[1] if content is not None else None
+    runs = compare(scenario, trace)
+    if args.csv:
+        write_csv(Path(args.csv), runs, scenario)
+    print(json.dumps(as_dict(runs, scenario), indent=1) if args.json else as_text(runs, scenario))
+    return 0
+
+
+def run_golden(args: argparse.Namespace) -> int:
+    differences = replay_all(args.path)
+    for path, difference in differences.items():
+        if difference:
+            print(f"{path.name}: {difference}")
+    equal = list(differences.values()).count(None)
+    print(f"{equal} of {len(differences)} equal")
+    return int(equal < len(differences))
+
+
+def run_warm(args: argparse.Namespace) -> int:
+    compare(Scenario())
+    drop_stale()
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    try:
+        return globals()[f"run_{args.command}"](args)
+    except (ScenarioError, OSError) as error:
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+        print(f"python -m sim {args.command}: {text}", file=sys.stderr)
+        return 2
+    except UnicodeDecodeError:
+        print(f"python -m sim {args.command}: {args.scenario} is not text", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""Measures of a Run: pure functions of its columns, each with the definition that is shown beside it.
+
+Percentiles are numpy's linear method over all values, never over buckets.
+"""
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .run import Run
+from .scenario import Slo
+from .state import BATCH, BUDGET, DECODE, NOTHING, PREFILL, SEATS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """Values, each counted `weights` times; `requests` of them are independent of each other."""
+
+    values: np.ndarray
+    weights: np.ndarray | None = None
+    requests: int = 0
+
+    @property
+    def mean(self) -> float:
+        if not len(self.values):
+            return math.nan
+        return float(np.average(self.values, weights=self.weights))
+
+    def quantile(self, q: float) -> float:
+        """By numpy's linear method over the values written out; nan where there is none."""
+        if not len(self.values):
+            return math.nan
+        if self.weights is None:
+            return float(np.quantile(self.values, q))
+        order = np.argsort(self.values)
+        upto = self.weights[order].cumsum()
+        place = (upto[-1] - 1) * q
+        low, high = np.searchsorted(upto, [math.floor(place), math.ceil(place)], side="right")
+        return float(np.quantile(self.values[order[[low, high]]], place - math.floor(place)))
+
+    def supports(self, q: float) -> bool:
+        """Whether the largest of so many requests bounds the quantile from above with 95 %."""
+        return 1 - q**self.requests >= 0.95
+
+
+class Metric(NamedTuple):
+    name: str
+    label: str
+    unit: str
+    about: str
+    of: Callable[[Run], Sample]
+
+
+METRICS: dict[str, Metric] = {}
+
+
+def metric(label: str, unit: str = "ms"):
+    def register(of):
+        about = inspect.getdoc(of) or ""
+        METRICS[of.__name__] = Metric(of.__name__, label, unit, about, of)
+        return of
+
+    return register
+
+
+def _per_request(values: np.ndarray) -> Sample:
+    values = values[np.isfinite(values)]
+    return Sample(values, None, len(values))
+
+
+def _gaps(end: np.ndarray, r: np.ndarray) -> Sample:
+    several = r["output"] > 1
+    return _per_request((end - r["first"])[several] / (r["output"][several] - 1))
+
+
+@metric("TTFT")
+def ttft(run: Run) -> Sample:
+    """Time to first token: from arrival to the first output token."""
+    return _per_request(run.requests["first"] - run.requests["arrival"])
+
+
+@metric("TPOT")
+def tpot(run: Run) -> Sample:
+    """Time per output token: (last token - first token) / (tokens - 1); a request of one has none."""
+    return _gaps(run.requests["last"], run.requests)
+
+
+@metric("ITL")
+def itl(run: Run) -> Sample:
+    """Inter-token latency: each gap between two output tokens of a request, all gaps pooled."""
+    decoding = run.steps[run.steps["decodes"] > 0]
+    weights = decoding["decodes"].astype(np.int64) * decoding["repeats"]
+    return Sample(decoding["ms"], weights, int((run.requests["output"] > 1).sum()))
+
+
+@metric("E2E")
+def e2e(run: Run) -> Sample:
+    """End to end: from arrival to release, which in a static batch is when the batch ends."""
+    return _per_request(run.requests["finish"] - run.requests["arrival"])
+
+
+@metric("Queue time")
+def queue(run: Run) -> Sample:
+    """From arrival to a seat."""
+    return _per_request(run.requests["start"] - run.requests["arrival"])
+
+
+@metric("TPOT to release")
+def tpot_to_release(run: Run) -> Sample:
+    """The course module's TPOT: (release - first token) / (tokens - 1), with the seat held idly."""
+    return _gaps(run.requests["finish"], run.requests)
+
+
+class Figure(NamedTuple):
+    """One number of a run."""
+
+    name: str
+    label: str
+    unit: str
+    better: int  # -1: less is better, 1: more is
+    about: str
+    of: Callable[[Run, Slo], float]
+    metric: str = ""  # the metric and the quantile that it is of, where it is
+    q: float = 0.0
+
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+
+
+def useful_share(run: Run, of_held: bool) -> float:
+    """Seat time spent on prefill and decode, of all seats to the end, or of the time they are held."""
+    length = run.segments["t1"] - run.segments["t0"]
+    useful = length[np.isin(run.segments["phase"], (PREFILL, DECODE))].sum()
+    whole = length.sum() if of_held else run.seats * run.total
+    return 100 * float(useful / whole)
+
+
+def attained(run: Run, slo: Slo) -> np.ndarray:
+    """Which requests keep both limits. One without a TPOT keeps that limit."""
+    r = run.requests
+    tpot = (r["last"] - r["first"]) / np.maximum(r["output"] - 1, 1)
+    return (r["first"] - r["arrival"] <= slo.ttft_slo) & (tpot <= slo.tpot_slo)
+
+
+def longest_wait(run: Run) -> int:
+    """The request that waited longest for a seat."""
+    return int(np.argmax(run.requests["start"] - run.requests["arrival"]))
+
+
+def waits(run: Run) -> dict[int, float]:
+    """ms that all requests together waited for a seat, by what kept the head of the line out.
+
+    A step's cause counts for everybody who waits while it runs; NOTHING: they came during the step.
+    """
+    edges = np.append(run.steps["t0"], run.total)
+
+    def passed(times):  # ms that the first `edge` ms hold after each of `times`, summed
+        times = np.sort(times)
+        before = np.searchsorted(times, edges)
+        return edges * before - np.append(0.0, times.cumsum())[before]
+
+    within = np.diff(passed(run.requests["arrival"]) - passed(run.requests["start"]))
+    sums = np.bincount(run.steps["stop"], weights=within, minlength=4)
+    return {stop: float(sums[stop]) for stop in (SEATS, BUDGET, BATCH, NOTHING)}
+
+
+def _figures() -> list[Figure]:
+    rows = []
+    for m in METRICS.values():
+        rows.append(Figure(f"{m.name}_mean", f"{m.label} mean", m.unit, -1, m.about, lambda run, _, m=m: m.of(run).mean, m.name))
+        rows += [
+            Figure(f"{m.name}_{key}", f"{m.label} {key}", m.unit, -1, m.about, lambda run, _, m=m, q=q: m.of(run).quantile(q), m.name, q)
+            for key, q in QUANTILES.items()
+        ]
+
+    def wait(run):
+        r = run.requests
+        return r["start"] - r["arrival"]
+
+    rows += [
+        Figure("tok_s", "Output", "tok/s", 1, "Output tokens of all requests / time to the last release.", lambda run, _: float(run.requests["output"].sum() / run.total * 1e3)),
+        Figure("req_s", "Requests", "req/s", 1, "Requests / time to the last release.", lambda run, _: len(run.requests) / run.total * 1e3),
+        Figure("total_s", "Time to the last release", "s", -1, "From 0 to when the last seat is given back.", lambda run, _: run.total / 1e3),
+        Figure("use_all", "Slot use, all seats", "%", 1, "Seat time spent on prefill and decode, of all seats over the whole run.", lambda run, _: useful_share(run, False)),
+        Figure("use_held", "Slot use, held seats", "%", 1, "The same, of the time that seats are held.", lambda run, _: useful_share(run, True)),
+        Figure("attainment", "SLO attainment", "%", 1, "Requests that keep the TTFT and the TPOT limit; one token has no TPOT and keeps it.", lambda run, slo: 100 * float(attained(run, slo).mean())),
+        Figure("goodput", "Goodput", "req/s", 1, "Requests that keep both limits / time to the last release.", lambda run, slo: float(attained(run, slo).sum()) / run.total * 1e3),
+        Figure("longest_wait", "Longest wait for a seat", "ms", -1, "From arrival to a seat, of the request that waited longest.", lambda run, _: float(wait(run).max())),
+        Figure("starved", "Starved", "requests", -1, "Requests that waited for a seat beyond the limit.", lambda run, slo: int((wait(run) > slo.max_wait).sum())),
+    ]
+    return rows
+
+
+FIGURES: dict[str, Figure] = {f.name: f for f in _figures()}
+
+
+def figures(run: Run, slo: Slo) -> dict[str, float]:
+    """Every figure of the run, by name."""
+    return {name: f.of(run, slo) for name, f in FIGURES.items()}
+
+
+def unsupported(run: Run) -> set[str]:
+    """Figures whose quantile the sample is too small for: no upper bound with 95 % exists."""
+    return {
+        name
+        for name, f in FIGURES.items()
+        if f.q and not METRICS[f.metric].of(run).supports(f.q)
+    }

@@ -1,0 +1,118 @@
+"""Traces: files of requests that somebody recorded.
+
+To add a format, write a reader of (table) -> Workload and decorate it with the columns that it is
+recognised by; the upload control and the tests find it in TRACES.
+"""
+
+import hashlib
+import inspect
+import io
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ..parameter import ScenarioError
+from ..traffic import LONGEST
+from ..workload import Workload
+
+MAX_UPLOAD_MB = int(os.environ.get("SLOTSCOPE_MAX_UPLOAD_MB", 200))
+
+
+class Trace(NamedTuple):
+    name: str
+    label: str
+    columns: tuple[str, ...]
+    read: Callable[[pd.DataFrame], Workload]
+
+
+TRACES: dict[str, Trace] = {}
+
+
+def trace(label: str, *columns: str):
+    def register(read):
+        TRACES[read.__name__] = Trace(read.__name__, label, columns, read)
+        return read
+
+    return register
+
+
+def name_of(content: bytes) -> str:
+    """The name that a link gives to a file: it stands for the content, not for the file's name."""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def read(content: bytes, filename: str = "the file") -> tuple[Trace, Workload]:
+    """Recognise a CSV by its header and read it. ScenarioError names the row that can't be read."""
+    if len(content) > MAX_UPLOAD_MB * 1_000_000:
+        raise ScenarioError(
+            f"{filename} has {len(content) / 1e6:,.0f} MB, over the limit of {MAX_UPLOAD_MB} MB:"
+            " cut it, or raise SLOTSCOPE_MAX_UPLOAD_MB"
+        )
+    if not content.strip():
+        raise ScenarioError(f"{filename} is empty: give a CSV with a header and a row a request")
+    wanted = " or ".join(",".join(t.columns) for t in TRACES.values())
+    try:
+        text = content.decode("utf-8-sig")
+        header = text.partition("\n")[0].strip().split(",")
+    except UnicodeDecodeError:
+        text, header = "", []
+    form = next((t for t in TRACES.values() if list(t.columns) == header), None)
+    if form is None or "\0" in text:
+        raise ScenarioError(f"{filename} is no trace known here: its first line is not {wanted}")
+    table = _table(text, form, filename)
+    if table.empty:
+        raise ScenarioError(f"{filename} has a header and no request: give a row a request")
+    try:
+        return form, form.read(table)
+    except ScenarioError as error:
+        raise ScenarioError(f"{filename}, {error}") from None
+
+
+def _table(text: str, form: Trace, filename: str) -> pd.DataFrame:
+    """All cells as text. A row with a cell too many is named; one with too few has NaN there."""
+    try:
+        return pd.read_csv(io.StringIO(text), dtype=str, skip_blank_lines=True, header=0, names=list(form.columns), index_col=False)
+    except (pd.errors.ParserError, ValueError) as error:
+        raise ScenarioError(f"{filename} is no CSV that can be read: {str(error).strip()}") from None
+
+
+def whole(column: pd.Series) -> np.ndarray:
+    """Token counts from 1 on. ScenarioError names the first row that has none."""
+    numbers = pd.to_numeric(column, errors="coerce")
+    return _checked(column, numbers, (numbers >= 1) & (numbers <= LONGEST) & (numbers % 1 == 0), f"a whole number of tokens from 1 to {LONGEST:,}").astype(np.int64)
+
+
+def milliseconds(column: pd.Series) -> np.ndarray:
+    """Times as numbers. ScenarioError names the first row that has none."""
+    numbers = pd.to_numeric(column, errors="coerce")
+    return _checked(column, numbers, np.isfinite(numbers), "a number of ms").astype(np.float64)
+
+
+def timestamps(column: pd.Series) -> np.ndarray:
+    """ms since the first one, from ISO dates with any fraction and offset, kept to 100 ns."""
+    dates = pd.to_datetime(column, format="ISO8601", utc=True, errors="coerce")
+    naive = dates.dt.tz_convert(None)
+    ticks = _checked(column, naive, dates.notna(), "a date and time").astype("datetime64[ns]").astype(np.int64)
+    return (ticks - ticks[0]) / 1e6
+
+
+def _checked(column: pd.Series, values: pd.Series, good: pd.Series, wanted: str) -> np.ndarray:
+    bad = np.flatnonzero(~good.to_numpy(bool))
+    if len(bad):
+        got = column.iloc[bad[0]]
+        shown = "nothing" if pd.isna(got) else repr(str(got)[:40])
+        raise ScenarioError(f"line {bad[0] + 2}: {column.name} is {shown}, not {wanted}")
+    return values.to_numpy()
+
+
+def in_order(arrival: np.ndarray, prompt: np.ndarray, output: np.ndarray) -> Workload:
+    """Requests by arrival; ties stay as the file has them. A trace's limit is its own output."""
+    order = np.argsort(arrival, kind="stable")
+    arrival = arrival[order] - arrival[order[0]]
+    return Workload(arrival, prompt[order], output[order], output[order])
+
+
+from . import azure, plain  # noqa: E402, F401  a reader registers itself when its file is read
