@@ -23,7 +23,9 @@ def change(name: str, before: float, after: float) -> str:
     verb = "cuts" if after < before else "raises"
     if 0.67 < after / before < 1.5:
         return f"{verb} {name} by {100 * abs(after / before - 1):.2g} %"
-    return f"{verb} {name} from {duration(before)} to {duration(after)}"
+    first, last = duration(before), duration(after)
+    same = first.rpartition(" ")[2] == last.rpartition(" ")[2]
+    return f"{verb} {name} from {first.rpartition(' ')[0] if same else first} to {last}"
 
 
 def verdict(run: Run, baseline: Run) -> str:

@@ -30,7 +30,7 @@ class Slo:
     """What a request may take. Goodput counts those that keep both of the first two."""
 
     ttft_slo: float = number(500.0, 0.001, 1e9, "ms", "TTFT limit, ms")
-    tpot_slo: float = number(25.0, 0.001, 1e9, "ms", "TPOT limit, ms")
+    tpot_slo: float = number(50.0, 0.001, 1e9, "ms", "TPOT limit, ms")
     max_wait: float = number(10_000.0, 0.001, 1e9, "ms", "Starved after a wait of, ms")
 
 
@@ -72,8 +72,9 @@ class Variant:
 
     @property
     def label(self) -> str:
+        """As a person says it: `chunked 128`, `continuous batched_tokens 2048`."""
         changes = [f"{name.removeprefix('max_num_')} {value:g}" for name, value in self.changes]
-        return " ".join([self.policy, *changes])
+        return " ".join([self.policy, *changes]).replace("chunk ", "")
 
     @classmethod
     def parse(cls, text: str) -> "Variant":

@@ -1,0 +1,14 @@
+"""The same requests under each variant: what it gains, what it costs, who waited and why."""
+
+import streamlit as st
+
+from pages.ui import compare
+
+scenario, runs = compare.runs()
+compare.verdict(runs, scenario)
+compare.headline(runs, scenario)
+compare.timeline(runs, scenario)
+compare.distributions(runs, scenario)
+compare.figures(runs, scenario)
+compare.definitions()
+st.caption(compare.provenance(scenario, runs))

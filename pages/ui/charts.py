@@ -1,0 +1,129 @@
+"""Charts: functions from plain tables to an Altair chart. No Streamlit, no computing."""
+
+import altair as alt
+import pandas as pd
+
+ORDER = ["prefill", "stalled", "padding"]
+PHASE_COLOURS = {  # as in timeline.js: light, dark
+    "prefill": ("#e69f00", "#f0a81c"),
+    "stalled": ("#f3d9a0", "#7d6434"),
+    "padding": ("#c3c7ce", "#565b66"),
+}
+RAMP = (["#bcdaf1", "#4a8ac9", "#0a1f66"], ["#b9ddf6", "#5b97e6", "#1f45b8"])
+MARK = ("#d1242f", "#ff6b6b")
+
+alt.data_transformers.disable_max_rows()  # ours are counted beforehand
+
+
+def distribution(
+    bins: pd.DataFrame,
+    marks: pd.DataFrame,
+    *,
+    title: str,
+    of: str,
+    log: bool,
+    limit: float | None,
+    colours: dict[str, str],
+    dark: bool,
+    cumulative: bool,
+):
+    """A histogram, or its running sum, of every variant; p95 of each, and the limit, as rules.
+
+    bins: rows of sim.bins.counted; marks: (variant, p95). All in ms.
+    """
+    scale = alt.Scale(type="log", nice=False) if log else alt.Scale(nice=False)
+    y = "upto" if cumulative else "share"
+    colour = alt.Color("variant:N", sort=None, title=None).scale(
+        domain=list(colours), range=list(colours.values())
+    ).legend(None)
+    x = alt.X("low:Q", title=f"{title}, ms" + (" (log)" if log else ""), scale=scale).axis(
+        format="~s" if not log else "~g", tickCount=6
+    )
+    base = alt.Chart(bins).encode(
+        x=x,
+        y=alt.Y(f"{y}:Q", title=f"% of {of}" + (" at or below" if cumulative else "")),
+        color=colour,
+        tooltip=[
+            alt.Tooltip("variant:N"),
+            alt.Tooltip("low:Q", title="from, ms", format=",.2f"),
+            alt.Tooltip("high:Q", title="to, ms", format=",.2f"),
+            alt.Tooltip("share:Q", title="% within", format=".2f"),
+            alt.Tooltip("upto:Q", title="% below", format=".2f"),
+        ],
+    )
+    layers = [base.mark_line(interpolate="step-after", strokeWidth=1.8)]
+    if not cumulative:
+        area = base.mark_area(interpolate="step-after", opacity=0.16, line=False)
+        layers.insert(0, area.encode(y=alt.Y(f"{y}:Q", stack=None)))
+    p95 = alt.Chart(marks).encode(x=alt.X("p95:Q", scale=scale), color=colour)
+    layers.append(
+        p95.mark_rule(strokeDash=[4, 3], strokeWidth=1.5).encode(
+            tooltip=[alt.Tooltip("variant:N"), alt.Tooltip("p95:Q", title="p95, ms", format=",.2f")]
+        )
+    )
+    layers.append(
+        p95.mark_text(align="left", dx=4, fontSize=11).encode(
+            text=alt.Text("label:N"), y=alt.Y("place:Q", scale=None, axis=None)
+        )
+    )
+    if limit is not None:
+        at = alt.Chart(pd.DataFrame({"x": [limit], "text": ["limit"]})).encode(x=alt.X("x:Q", scale=scale))
+        layers.append(at.mark_rule(color=MARK[dark], strokeWidth=1.5))
+        layers.append(
+            at.mark_text(color=MARK[dark], angle=270, align="left", baseline="bottom", dx=2, dy=-3, fontSize=11).encode(
+                text="text:N", y=alt.value(150)
+            )
+        )
+    return alt.layer(*layers).properties(height=200)
+
+
+def gantt(rows: pd.DataFrame, shade: tuple[float, float], dark: bool, seats: dict[str, int]):
+    """The window of the timeline as bars: rows of sim.bins.coalesced, the colours of the canvas."""
+    x = alt.X("t0:Q", title="time, s").scale(nice=False, zero=False)
+    where = {"x": x, "x2": "t1:Q"}
+    data = rows.assign(t0=rows["t0"] / 1e3, t1=rows["t1"] / 1e3)
+    panels = []
+    for label, count in seats.items():
+        own = data[data["variant"] == label]
+        y = alt.Y("seat:O", title=None).scale(domain=list(range(count))).axis(
+            values=[0, count - 1], ticks=False, domain=False
+        )
+        tips = [
+            alt.Tooltip("phase:N"),
+            alt.Tooltip("seat:O"),
+            alt.Tooltip("t0:Q", title="from, s", format=".3f"),
+            alt.Tooltip("t1:Q", title="to, s", format=".3f"),
+        ]
+        decodes = alt.Chart(own[own["phase"] == "decode"]).mark_bar().encode(
+            **where,
+            y=y,
+            color=alt.Color("itl:Q", title="ITL, ms").scale(
+                domain=[shade[0], sum(shade) / 2, shade[1]], range=RAMP[dark], clamp=True
+            ).legend(orient="top", gradientLength=160, gradientThickness=10),
+            tooltip=[*tips, alt.Tooltip("itl:Q", title="worst ITL, ms", format=",.2f")],
+        )
+        others = alt.Chart(own[own["phase"] != "decode"]).mark_bar().encode(
+            **where,
+            y=y,
+            fill=alt.Fill("phase:N", title=None, sort=ORDER).scale(
+                domain=ORDER, range=[PHASE_COLOURS[p][dark] for p in ORDER]
+            ).legend(orient="top"),
+            tooltip=tips,
+        )
+        panels.append(alt.layer(decodes, others).properties(title=label, width="container", height=130))
+    for panel in panels:
+        panel.width = 1_000
+    return alt.vconcat(*panels, spacing=8).resolve_scale(x="shared", color="shared", fill="shared")
+
+
+def stamped(chart, title: str, stamp: str, dark: bool):
+    """The chart as a file: on its theme's ground, and saying where it comes from."""
+    ground, ink = ("#0e1117", "#fafafa") if dark else ("#ffffff", "#1f2328")
+    return (
+        alt.vconcat(chart)
+        .properties(title=alt.Title(title, subtitle=stamp, anchor="start", subtitleFontSize=9), background=ground)
+        .configure_title(color=ink, subtitleColor=ink)
+        .configure_axis(labelColor=ink, titleColor=ink, gridOpacity=0.2)
+        .configure_legend(labelColor=ink, titleColor=ink)
+        .configure_header(labelColor=ink, titleColor=ink)
+    )

@@ -1,0 +1,209 @@
+"""The parts of the comparison, in the order in which a person needs them."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+import streamlit as st
+
+from sim.bins import coalesced, counted, spread
+from sim.explain import duration, verdicts
+from sim.metrics import FIGURES, METRICS
+from sim.parameter import ScenarioError
+from sim.run import Run
+from sim.scenario import Scenario
+from sim.state import PHASES
+from sim.table import figure_table, requests_table, segments_table, stamp
+
+from . import charts, controls, share, tables
+from .export import export
+from .palette import variant_colours
+from .timeline import opening_window, pack, shade_scale
+from .timeline import timeline as canvas
+
+SHOWN = (("itl", "tokens", "tpot_slo"), ("ttft", "requests", "ttft_slo"), ("tpot", "requests", "tpot_slo"))
+
+
+def dark() -> bool:
+    return st.context.theme.type == "dark"
+
+
+def runs() -> tuple[Scenario, list[Run]]:
+    """The scenario of the sidebar and its runs; where it can't be run, say why and stop."""
+    scenario, notices = st.session_state.scenario, st.session_state.notices
+    for notice in notices:
+        st.warning(f"{notice}.", icon=":material/error:")
+    if notices:
+        st.caption("What can't be had stays as in the opening scenario.")
+    trace = controls.trace()
+    if "trace" in scenario.traffic.uses and trace is None:
+        name = scenario.traffic.trace
+        st.info(
+            f"This link shows a trace that stays with whoever has it: drop the file {name} in the sidebar."
+            if name
+            else "Drop a trace in the sidebar, or choose other arrivals."
+        )
+        st.stop()
+    try:
+        return scenario, share.runs_of(scenario, trace)
+    except ScenarioError as error:
+        st.error(f"{error}.")
+        st.stop()
+
+
+def verdict(runs: Sequence[Run], scenario: Scenario) -> None:
+    sentences = verdicts(runs, scenario.baseline)
+    if not sentences:
+        st.subheader(f"{runs[0].label}, {len(runs[0].requests):,} requests")
+        return
+    st.subheader(sentences[0], anchor=False)
+    for sentence in sentences[1:]:
+        st.markdown(sentence)
+
+
+def headline(runs: Sequence[Run], scenario: Scenario) -> None:
+    table = tables.compared(runs, scenario, tables.HEADLINE, dark())
+    st.table(table, border="horizontal", alt="Figures of each variant, with differences to the baseline")
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def _packed(link: str, _runs, _scenario) -> bytes:
+    return pack(_runs, _scenario)
+
+
+@st.fragment
+def timeline(runs: Sequence[Run], scenario: Scenario) -> None:
+    """The canvas; and, outside it, what was picked or asked for there."""
+    picked = share.picked(len(runs[0].requests))
+    st.session_state.setdefault("first_picked", picked)
+    link = scenario.link()
+    alt = f"Slot timeline of {len(runs)} variants. " + " ".join(verdicts(runs, scenario.baseline))
+    with st.container(key="timeline-box"):
+        result = canvas(_packed(link, runs, scenario), alt, st.session_state.first_picked)
+    if result.pick is not None and result.pick != picked:
+        share.pick(int(result.pick))
+        st.rerun(scope="fragment")
+    if result.chart:
+        st.session_state.window = (result.chart["t0"], result.chart["t1"])
+    if result.failed:
+        st.session_state.window = opening_window(runs)
+    if window := st.session_state.get("window"):
+        _gantt(runs, scenario, window)
+    _request(runs, picked)
+    with st.expander("The timeline as a table", icon=":material/table_rows:"):
+        _as_table(runs, scenario)
+
+
+def _gantt(runs: Sequence[Run], scenario: Scenario, window: tuple[float, float]) -> None:
+    t0, t1 = window
+    rows = coalesced(runs, t0, t1)
+    chart = charts.gantt(rows, shade_scale(runs, scenario), dark(), {run.label: run.seats for run in runs})
+    title = f"Timeline from {duration(t0)} to {duration(t1)}"
+    with st.container(border=True):
+        left, middle, right = st.columns([6, 1, 1], vertical_alignment="center")
+        left.markdown(f"**{title}**, as a chart")
+        with middle:
+            export("timeline", scenario, lambda: rows, chart, title, dark())
+        right.button("Close", type="tertiary", on_click=lambda: st.session_state.pop("window"))
+        st.altair_chart(chart, alt=title)
+
+
+def _request(runs: Sequence[Run], picked: int | None) -> None:
+    if picked is None:
+        st.caption("Click a request in the timeline to see it under every variant.")
+        return
+    r = runs[0].requests[picked]
+    st.subheader(f"Request {picked} under every variant", anchor=False)
+    st.markdown(
+        f"Arrived at {r['arrival'] / 1e3:,.3f} s with a prompt of {r['prompt']:,} tokens;"
+        f" emits {r['output']:,} of at most {r['limit']:,}."
+    )
+    st.table(tables.one_request(runs, picked), border="horizontal")
+
+
+def _as_table(runs: Sequence[Run], scenario: Scenario) -> None:
+    """Who held which seat and when, for whoever can't see the canvas."""
+    names = {run.label: run for run in runs}
+    label = st.selectbox("Variant", names, key="table-variant")
+    run = names[label]
+    shown = segments_table(run)
+    st.dataframe(shown, height=320, hide_index=True, alt=f"Segments of {label}")
+    st.caption(f"Phases: {', '.join(PHASES)}. Times in ms.")
+    left, right, _ = st.columns([1, 1, 4])
+    with left:
+        export(f"segments-{label}", scenario, lambda: segments_table(run))
+    with right:
+        export(f"requests-{label}", scenario, lambda: requests_table(run).reset_index())
+
+
+@st.fragment
+def distributions(runs: Sequence[Run], scenario: Scenario) -> None:
+    left, right = st.columns([4, 1], vertical_alignment="bottom")
+    left.subheader("How the latencies are spread", anchor=False)
+    form = right.segmented_control(
+        "Form", ["Histogram", "CDF"], default="Histogram", required=True, label_visibility="collapsed"
+    )
+    colours = {run.label: variant_colours(k)[dark()] for k, run in enumerate(runs)}
+    st.markdown(
+        " &emsp; ".join(f'<span style="color:{c}">■</span> {name}' for name, c in colours.items())
+        + " &emsp; dashed: p95",
+        unsafe_allow_html=True,
+    )
+    for column, (name, of, limit) in zip(st.columns(3), SHOWN, strict=True):
+        with column:
+            _distribution(runs, scenario, colours, name, of, limit, form == "CDF")
+
+
+def _distribution(runs, scenario, colours, name, of, limit, cumulative) -> None:
+    metric = METRICS[name]
+    samples = {run.label: metric.of(run) for run in runs}
+    log = spread(samples)
+    bins = counted(samples, log)
+    if bins.empty:
+        st.info(f"{metric.label} is not defined: no request has a second token.")
+        return
+    p95 = [sample.quantile(0.95) for sample in samples.values()]
+    marks = pd.DataFrame(
+        {
+            "variant": list(samples),
+            "p95": p95,
+            "label": [duration(value) for value in p95],
+            "place": [8 + 13 * k for k in range(len(p95))],
+        }
+    )
+    chart = charts.distribution(
+        bins,
+        marks,
+        title=metric.label,
+        of=of,
+        log=log,
+        limit=getattr(scenario.slo, limit),
+        colours=colours,
+        dark=dark(),
+        cumulative=cumulative,
+    )
+    st.altair_chart(chart, key=f"chart-{name}", alt=f"{metric.label} of each variant; {metric.about}")
+    export(name, scenario, lambda: bins, chart, f"{metric.label}, ms", dark())
+
+
+def figures(runs: Sequence[Run], scenario: Scenario) -> None:
+    with st.expander("All figures", icon=":material/table_chart:"):
+        table = tables.compared(runs, scenario, list(FIGURES), dark())
+        st.table(table.data.T, border="horizontal")
+        st.caption(
+            "\\* too few requests: no 95 % upper bound for this percentile exists."
+            " Percentiles are numpy's linear method over all values."
+        )
+        export("figures", scenario, lambda: figure_table(runs, scenario).rename_axis("figure").reset_index())
+
+
+def definitions() -> None:
+    with st.expander("What each figure means", icon=":material/help:"):
+        st.markdown(
+            "\n".join(f"- **{m.label}**: {m.about}" for m in METRICS.values())
+            + "\n"
+            + "\n".join(f"- **{f.label}**: {f.about}" for f in FIGURES.values() if not f.metric)
+        )
+
+
+def provenance(scenario: Scenario, runs: Sequence[Run]) -> str:
+    return f"{stamp(scenario, share.host())} · {len(runs[0].requests):,} requests, {runs[0].source}"

@@ -1,0 +1,268 @@
+"""The scenario in the sidebar, bound both ways to the address."""
+
+from collections.abc import Iterable
+
+import streamlit as st
+
+from sim import traces
+from sim.parameter import ScenarioError
+from sim.policies import POLICIES
+from sim.scenario import (
+    CHANGEABLE,
+    COSTING,
+    LIMITS,
+    MAX_VARIANTS,
+    OPENING,
+    PARAMETERS,
+    SLO,
+    TRAFFIC,
+    Scenario,
+    Variant,
+)
+from sim.traffic import ARRIVALS, Lengths
+
+from . import share
+
+PRESETS = {
+    "Busy half minute": "",
+    "The module's own, 16 req/s": "v=static&v=continuous&v=chunked&rate=16",
+    "The module as printed": "v=static&v=continuous&v=chunked&rate=16&as_printed=1",
+    "Chunk 8 to 2048": "v=continuous&v=chunked:chunk=8&v=chunked:chunk=32&v=chunked:chunk=128&v=chunked:chunk=512&v=chunked:chunk=2048&baseline=0&rate=16",
+    "Two budgets": "v=chunked:max_num_batched_tokens=256&v=chunked:max_num_batched_tokens=8192",
+    "Bursts": "arrivals=gamma&rate=24&burstiness=0.1",
+    "Closed loop, 48 clients": "arrivals=closed&clients=48&requests=1000",
+}
+
+
+def presets() -> None:
+    st.sidebar.title("Slotscope", anchor=False)
+    with st.sidebar.expander("Presets", icon=":material/bookmark:"):
+        for label, query in PRESETS.items():
+            asked = Scenario.from_url("?" + query)[0].to_query()
+            st.page_link("pages/compare.py", label=label, query_params=asked)
+
+
+def scenario() -> tuple[Scenario, list[str]]:
+    """Draw the sidebar. Returns what it asks for, and a sentence on each part that can't be had."""
+    state = st.session_state
+    if (query := share.changed_address()) is not None:
+        loaded, problems = Scenario.from_query(query)
+        _load(loaded)
+        state.loaded, state.problems = loaded, problems
+    with st.sidebar:
+        query = _variants() | _traffic() | _numbers("Limits of the server", LIMITS, _kept())
+        query |= _numbers("Cost of a step", COSTING, COSTING, expanded=False)
+        query |= _numbers("Limits of the requests (SLO)", SLO, SLO, expanded=False)
+    asked, problems = Scenario.from_query(query)
+    share.write_address(asked)
+    if asked == state.loaded:
+        problems = [*state.problems, *problems]
+    return asked, problems
+
+
+def trace() -> traces.Workload | None:
+    """The content of the file that the traffic names, if this session has it."""
+    return st.session_state.get("files", {}).get(st.session_state.get("trace"))
+
+
+def _load(scenario: Scenario) -> None:
+    """Set every control to what `scenario` says."""
+    state = st.session_state
+    for name in PARAMETERS:
+        state[name] = scenario.value(name)
+    state.arrivals, state.trace = scenario.traffic.arrivals, scenario.traffic.trace
+    for name in ("prompt", "output"):
+        lengths = getattr(scenario.traffic, name)
+        state[name] = lengths.kind
+        for part in Lengths.FORMS[lengths.kind]:
+            state[f"{name}.{part}"] = float(lengths[part])
+    state.variants = []
+    for variant in scenario.variants:
+        _add(variant)
+    state.baseline = state.variants[scenario.baseline]
+
+
+def _add(variant: Variant) -> None:
+    state = st.session_state
+    number = state.variant_count = state.get("variant_count", 0) + 1
+    state.variants = [*state.variants, number]
+    state[f"{number}.policy"] = variant.policy
+    own = dict(variant.changes)
+    for name in CHANGEABLE:
+        state[f"{number}.{name}"] = own.get(name)
+
+
+def _variant(number: int) -> str:
+    """The variant's text in a link, from its controls."""
+    state = st.session_state
+    policy = state[f"{number}.policy"]
+    own = {name: state.get(f"{number}.{name}") for name in _changeable(policy)}
+    return ":".join([policy, *(f"{n}={v:.15g}" for n, v in own.items() if v is not None)])
+
+
+def _changeable(policy: str) -> Iterable[str]:
+    return (*POLICIES[policy].keeps, *COSTING)
+
+
+def _label(number: int) -> str:
+    try:
+        return Variant.parse(_variant(number)).label
+    except ScenarioError:
+        return _variant(number)
+
+
+def _variants() -> dict[str, list[str]]:
+    state = st.session_state
+    st.subheader("Variants")
+    for number in state.variants:
+        with st.popover(_label(number), width="stretch", icon=":material/tune:"):
+            _variant_controls(number)
+    if len(state.variants) < MAX_VARIANTS:
+        st.button("Add a variant", icon=":material/add:", on_click=_add_another, width="stretch")
+    st.selectbox("Measured against", state.variants, format_func=_label, key="baseline")
+    texts = [_variant(number) for number in state.variants]
+    return {"v": texts, "baseline": [str(state.variants.index(state.baseline))]}
+
+
+def _variant_controls(number: int) -> None:
+    state = st.session_state
+    st.selectbox("Policy", POLICIES, format_func=lambda p: POLICIES[p].label, key=f"{number}.policy")
+    policy = POLICIES[state[f"{number}.policy"]]
+    st.caption(policy.about)
+    for name in _changeable(policy.name):
+        parameter = PARAMETERS[name]
+        st.number_input(
+            parameter.label,
+            value=None,
+            step=1 if isinstance(parameter.default, int) else 0.01,
+            format=None if isinstance(parameter.default, int) else "%.4g",
+            key=f"{number}.{name}",
+            placeholder="as for all",
+        )
+    if len(state.variants) > 1:
+        st.button("Remove", key=f"{number}.remove", icon=":material/delete:", on_click=_remove, args=(number,))
+
+
+def _remove(number: int) -> None:
+    state = st.session_state
+    state.variants = [n for n in state.variants if n != number]
+    if state.baseline == number:
+        state.baseline = state.variants[0]
+
+
+def _add_another() -> None:
+    """One that is not there yet: an opening variant, or chunking with the next smaller chunk."""
+    present = {_variant(number) for number in st.session_state.variants}
+    smaller = (Variant("chunked", (("chunk", 2**k),)) for k in range(8, 1, -1))
+    _add(next(v for v in (*OPENING, *smaller) if str(v) not in present))
+
+
+def _traffic() -> dict[str, list[str]]:
+    state = st.session_state
+    st.subheader("Traffic")
+    st.selectbox("Arrivals", ARRIVALS, key="arrivals", format_func=lambda a: f"{a}: {ARRIVALS[a]}")
+    query = {"arrivals": [state.arrivals]}
+    names = Scenario.from_query({"arrivals": [state.arrivals]})[0].traffic.uses
+    query |= _row(name for name in names if name in TRAFFIC and name != "as_printed")
+    for name in ("prompt", "output"):
+        if name in names:
+            query[name] = [_lengths(name)]
+    if "as_printed" in names:
+        state.as_printed = bool(state.as_printed)
+        st.checkbox(TRAFFIC["as_printed"].label, key="as_printed")
+        query["as_printed"] = [str(int(state.as_printed))]
+    _upload()
+    if "trace" in (state.arrivals, *(text.partition(":")[0] for v in query.values() for text in v)):
+        query["trace"] = [state.trace]
+    return query
+
+
+def _lengths(name: str) -> str:
+    state = st.session_state
+    label = {"prompt": "Prompt lengths", "output": "Output lengths"}[name]
+    kinds = [k for k in Lengths.FORMS if state.arrivals != "module" or k == "lognormal"]
+    if state[name] not in kinds:
+        state[name] = kinds[0]
+    st.selectbox(label, kinds, key=name)
+    parts = Lengths.FORMS[state[name]]
+    usual = {"median": 512.0, "sigma": 0.8, "low": 16.0, "high": 2048.0, "tokens": 512.0}
+    for column, part in zip([*st.columns(2), *st.columns(2)], parts, strict=False):
+        state.setdefault(f"{name}.{part}", usual[part])
+        step = 0.1 if part == "sigma" else 1.0
+        column.number_input(f"{name} {part}", step=step, format="%.6g", key=f"{name}.{part}")
+    return ":".join([state[name], *(f"{state[f'{name}.{part}']:.15g}" for part in parts)])
+
+
+def _upload() -> None:
+    state = st.session_state
+    columns = " or ".join(",".join(t.columns) for t in traces.TRACES.values())
+    st.file_uploader(
+        "Drop a trace",
+        key="upload",
+        on_change=_take,
+        max_upload_size=traces.MAX_UPLOAD_MB,
+        help=f"A CSV that begins with {columns}; up to {traces.MAX_UPLOAD_MB} MB (SLOTSCOPE_MAX_UPLOAD_MB)",
+    )
+    if problem := state.get("upload_problem"):
+        st.error(problem)
+    elif state.get("upload_note"):
+        st.caption(state.upload_note)
+
+
+def _take() -> None:
+    """A file was dropped, or taken away."""
+    state = st.session_state
+    state.upload_problem = state.upload_note = None
+    file = state.upload
+    if file is None:
+        return
+    content = file.getvalue()
+    try:
+        form, workload = traces.read(content, file.name)
+    except ScenarioError as error:
+        state.upload_problem = str(error)
+        return
+    name = traces.name_of(content)
+    state.files = state.get("files", {}) | {name: workload}
+    state.upload_note = f"{form.label}: {len(workload):,} requests over {workload.arrival[-1] / 1e3:,.0f} s"
+    if state.trace and state.trace != name:
+        state.upload_note += f". This is not the file {state.trace} that the link was made with"
+    if state.trace != name and len(workload) > 1_000:
+        state.first = 1_000
+    state.trace, state.arrivals = name, "trace"
+
+
+def _kept() -> set[str]:
+    """Limits that any of the chosen policies keeps."""
+    state = st.session_state
+    return {name for n in state.variants for name in POLICIES[state[f"{n}.policy"]].keeps}
+
+
+def _numbers(title: str, names: Iterable[str], wanted, expanded: bool = True) -> dict[str, list[str]]:
+    with st.expander(title, expanded=expanded):
+        return _row(name for name in names if name in wanted)
+
+
+def _row(names: Iterable[str]) -> dict[str, list[str]]:
+    """Number controls, two in a row. They have no range of their own: the scenario's check speaks."""
+    state, query = st.session_state, {}
+    names = list(names)
+    for k in range(0, len(names), 2):
+        for column, name in zip(st.columns(2), names[k : k + 2], strict=False):
+            parameter = PARAMETERS[name]
+            whole = isinstance(parameter.default, int)
+            state.setdefault(name, parameter.default)
+            state[name] = int(state[name] or 0) if whole else float(state[name] or 0)
+            column.number_input(
+                parameter.label,
+                key=name,
+                step=1 if whole else _step(parameter.default),
+                format=None if whole else "%.6g",
+                help=f"{name}: {parameter.span}",
+            )
+            query[name] = [f"{state[name]:.15g}"]
+    return query
+
+
+def _step(usual: float) -> float:
+    return 1.0 if usual >= 10 else 0.1 if usual >= 1 else 0.01

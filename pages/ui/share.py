@@ -1,0 +1,81 @@
+"""The address bar and the session: what a link says is what the controls show, and back."""
+
+from collections import OrderedDict
+
+import streamlit as st
+
+from sim.run import Run, serve_variant
+from sim.scenario import Scenario
+from sim.workload import Workload, draw
+
+PAGE = ("request",)  # parameters of the page, not of the scenario
+KEPT_REQUESTS = 2_000_000  # rows of runs that stay at hand for all viewers
+
+
+def address() -> dict[str, list[str]]:
+    return {name: st.query_params.get_all(name) for name in st.query_params}
+
+
+def changed_address() -> dict[str, list[str]] | None:
+    """The address's scenario parameters, where it is not the one that the controls wrote."""
+    now = address()
+    if st.session_state.get("address") == now:
+        return None
+    st.session_state.address = now
+    return {name: values for name, values in now.items() if name not in PAGE}
+
+
+def write_address(scenario: Scenario) -> None:
+    query = scenario.to_query() | {n: v for n, v in address().items() if n in PAGE}
+    if query != address():
+        st.query_params.from_dict(query)
+    st.session_state.address = query
+
+
+def picked(requests: int) -> int | None:
+    """The request that the address names, if there is one of that number."""
+    text = st.query_params.get("request", "")
+    return int(text) if text.isdecimal() and len(text) < 10 and int(text) < requests else None
+
+
+def pick(request: int | None) -> None:
+    if request is None:
+        st.query_params.pop("request", None)
+    else:
+        st.query_params["request"] = str(request)
+    st.session_state.address = address()
+
+
+def host() -> str:
+    """Scheme and host of the page, for a link that leaves it."""
+    return "/".join((st.context.url or "").split("/")[:3])
+
+
+@st.cache_resource(show_spinner=False)
+def _shelf() -> OrderedDict[tuple, Run]:
+    return OrderedDict()
+
+
+def runs_of(scenario: Scenario, trace: Workload | None) -> list[Run]:
+    """The scenario's runs, from the shelf where they stand there already. ScenarioError as `check`."""
+    shelf, runs, workload = _shelf(), [], None
+    bar = None
+    for variant in scenario.variants:
+        key = (scenario.traffic, variant, scenario.limits_of(variant), scenario.cost_of(variant))
+        if key not in shelf:
+            if workload is None:
+                workload = draw(scenario.traffic, trace)
+                scenario.check(len(workload))
+                bar = st.empty()
+
+            def go_on(done, label=variant.label, bar=bar):
+                bar.progress(done, f"Simulating {label}")  # and stops here when a control moves
+
+            shelf[key] = serve_variant(scenario, variant, workload, go_on)
+        shelf.move_to_end(key)
+        runs.append(shelf[key])
+    if bar is not None:
+        bar.empty()
+    while len(shelf) > len(runs) and sum(len(run.requests) for run in shelf.values()) > KEPT_REQUESTS:
+        shelf.popitem(last=False)
+    return runs

@@ -1,0 +1,694 @@
+// The slot timeline: who held which seat, under every variant, on one time axis.
+//
+// Data comes as one block of bytes (pages/ui/timeline.py packs it): a length, a JSON header, typed
+// arrays. Times are milliseconds. Everything up to `component` is a pure function of its arguments,
+// so that tests can call it without a page.
+
+export const PREFILL = 0, STALL = 1, DECODE = 2, HELD = 3;
+export const PHASES = ["prefill", "stalled", "decode", "padding"];
+
+const GUTTER = 84;      // px left of the plot, for names
+const RIGHT = 46;       // px right of it, for the strips' scales
+const TITLE = 20;       // px above each panel, for its name
+const STRIP = 50;       // px of each strip under the panels
+const STRIP_GAP = 14;
+const AXIS = 24;
+
+// ---------------------------------------------------------------- data
+
+const KINDS = { f8: Float64Array, i4: Int32Array, u1: Uint8Array };
+
+// A JSON header behind its length: [what it says, the bytes after it].
+function headed(bytes) {
+  const size = new DataView(bytes.buffer, bytes.byteOffset, 4).getUint32(0, true);
+  return [JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + size))), bytes.subarray(4 + size)];
+}
+
+export function unpack(bytes) {
+  const [mounting, rest] = headed(bytes), [header, columnBytes] = headed(rest);
+  const body = columnBytes.slice().buffer;  // a copy of its own, so that offsets are aligned
+  const columns = {};
+  for (const { name, kind, at, n } of header.columns) columns[name] = new KINDS[kind](body, at, n);
+  const variants = header.variants.map((variant, k) => {
+    const own = {};
+    for (const name in columns) {
+      const [owner, column] = name.split(".");
+      if (owner === String(k)) own[column] = columns[name];
+    }
+    return { ...variant, ...own, starts: own.start.slice().sort(), ends: own.finish.slice().sort() };
+  });
+  return { ...mounting, ...header, variants, arrival: columns["all.arrival"], prompt: columns["all.prompt"], output: columns["all.output"] };
+}
+
+// The first place in sorted `values`, from `low` to `high`, whose value is above `x`.
+export function after(values, x, low = 0, high = values.length) {
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] <= x) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
+// ---------------------------------------------------------------- what a pixel holds
+
+// Calls visit(step, x0, x1) for each event of steps that the window shows, with its pixel columns.
+function eachStep(variant, view, width, visit) {
+  const scale = width / (view.t1 - view.t0);
+  for (let k = Math.max(0, after(variant.stepT0, view.t0) - 1); k < variant.stepT0.length; k++) {
+    const began = variant.stepT0[k];
+    if (began >= view.t1) break;
+    const ended = began + variant.stepMs[k] * variant.stepRepeats[k];
+    if (ended <= view.t0) continue;
+    const x0 = Math.max(0, Math.floor((began - view.t0) * scale));
+    const x1 = Math.min(width, Math.max(x0 + 1, Math.ceil((ended - view.t0) * scale)));
+    visit(k, x0, x1);
+  }
+}
+
+// The worst inter-token latency under each pixel column: zooming out hides no stall.
+export function worstItl(variant, view, width) {
+  const worst = new Float32Array(width);
+  eachStep(variant, view, width, (k, x0, x1) => {
+    if (variant.stepDecodes[k] === 0) return;
+    for (let x = x0; x < x1; x++) if (variant.stepMs[k] > worst[x]) worst[x] = variant.stepMs[k];
+  });
+  return worst;
+}
+
+// The largest value of a column of steps under each pixel column.
+export function largest(variant, column, view, width) {
+  const most = new Float64Array(width);
+  eachStep(variant, view, width, (k, x0, x1) => {
+    for (let x = x0; x < x1; x++) if (column[k] > most[x]) most[x] = column[k];
+  });
+  return most;
+}
+
+// How many of the requests counted by `from` and not yet by `to` (both sorted) there are at t.
+export const between = (from, to, t) => after(from, t) - after(to, t);
+
+// The share of each pixel that each phase covers, over the seats [seat0, seat1): four rows of width.
+export function coverage(variant, seat0, seat1, view, width) {
+  const shares = PHASES.map(() => new Float32Array(width));
+  const scale = width / (view.t1 - view.t0), { t0, t1, phase, offset } = variant;
+  for (let seat = seat0; seat < seat1; seat++) {
+    for (let i = after(t1, view.t0, offset[seat], offset[seat + 1]); i < offset[seat + 1] && t0[i] < view.t1; i++) {
+      const a = Math.max(0, (t0[i] - view.t0) * scale), b = Math.min(width, (t1[i] - view.t0) * scale);
+      const row = shares[phase[i]], first = Math.floor(a), last = Math.min(width - 1, Math.floor(b));
+      if (first === last) { row[first] += b - a; continue; }
+      row[first] += first + 1 - a;
+      for (let x = first + 1; x < last; x++) row[x] += 1;
+      row[last] += b - last;
+    }
+  }
+  return shares;
+}
+
+// 0 at the floor of the run, 1 at the limit and beyond.
+export const shade = (ms, [floor, limit]) => Math.min(1, Math.max(0, (ms - floor) / (limit - floor)));
+
+// ---------------------------------------------------------------- colours
+
+const LIGHT = {
+  ramp: ["#bcdaf1", "#4a8ac9", "#0a1f66"], prefill: "#e69f00", stall: "#f3d9a0", held: "#c3c7ce", mark: "#d1242f",
+};
+const DARK = {
+  ramp: ["#b9ddf6", "#5b97e6", "#1f45b8"], prefill: "#f0a81c", stall: "#7d6434", held: "#565b66", mark: "#ff6b6b",
+};
+
+const channels = (hex) => [1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16));
+const packed = ([r, g, b]) => (0xff000000 | (b << 16) | (g << 8) | r) >>> 0;
+
+export function ramp(stops, levels = 256) {
+  const colours = stops.map(channels), table = new Uint32Array(levels);
+  for (let k = 0; k < levels; k++) {
+    const place = (k / (levels - 1)) * (colours.length - 1), at = Math.min(colours.length - 2, Math.floor(place));
+    table[k] = packed(colours[at].map((c, j) => Math.round(c + (colours[at + 1][j] - c) * (place - at))));
+  }
+  return table;
+}
+
+function isDark(css) {
+  const parts = css.startsWith("#") ? channels(css) : (css.match(/[\d.]+/g) || [255, 255, 255]).map(Number);
+  return parts[0] * 0.3 + parts[1] * 0.59 + parts[2] * 0.11 < 128;
+}
+
+// ---------------------------------------------------------------- layout
+
+// Where each panel and strip lies, in CSS px: the component's height follows from it.
+export function layout(variants) {
+  let y = 0;
+  const panels = variants.map(({ seats }) => {
+    const height = Math.max(36, Math.min(160, seats * Math.max(1, Math.min(9, Math.floor(136 / seats)))));
+    const panel = { y: y + TITLE, height };
+    y = panel.y + height + 6;
+    return panel;
+  });
+  const strips = [0, 1, 2].map((k) => ({ y: y + STRIP_GAP + k * (STRIP + STRIP_GAP), height: STRIP }));
+  const axis = y + 3 * (STRIP + STRIP_GAP) + 2;
+  return { panels, strips, axis, height: axis + AXIS };
+}
+
+// Round steps for about `count` ticks over `span`.
+export function tickStep(span, count) {
+  const rough = span / count, power = 10 ** Math.floor(Math.log10(rough));
+  return power * ([1, 2, 5].find((m) => m * power >= rough) || 10);
+}
+
+export function duration(ms) {
+  const size = Math.abs(ms);
+  if (size >= 9950) return `${(ms / 1000).toFixed(size >= 99500 ? 0 : 1)} s`;
+  return `${ms.toFixed(size >= 99.5 ? 0 : size >= 9.95 ? 1 : 2)} ms`;
+}
+
+const count = (n) => n.toLocaleString("en-US");
+
+// ---------------------------------------------------------------- drawing
+
+// Everything that changes with the window but not with the pointer, on a canvas of its own.
+function drawBase(ui) {
+  const { base, data, view, colours, ratio } = ui;
+  const places = layout(data.variants), width = ui.plotWidth, pen = base.getContext("2d");
+  base.width = ui.canvas.width;
+  base.height = ui.canvas.height;
+  pen.scale(ratio, ratio);
+  pen.textBaseline = "middle";
+  drawAxis(ui, pen, places);
+  data.variants.forEach((variant, k) => {
+    const panel = places.panels[k];
+    drawTitle(ui, pen, variant, panel);
+    const device = Math.round(width * ratio), lines = Math.round(panel.height * ratio);
+    const image = paintSeats(variant, view, device, lines, colours, data.shade);
+    const canvas = new OffscreenCanvas(device, lines);
+    canvas.getContext("2d").putImageData(image, 0, 0);
+    pen.drawImage(canvas, GUTTER, panel.y, width, panel.height);
+  });
+  drawStrips(ui, pen, places.strips);
+}
+
+// One image of all seats; seats share a line of pixels where there are more of them than lines.
+export function paintSeats(variant, view, width, lines, colours, scale) {
+  const image = new ImageData(width, lines), pixels = new Uint32Array(image.data.buffer);
+  const worst = worstItl(variant, view, width), { seats } = variant;
+  const rows = Math.min(seats, lines), gap = lines / rows >= 4 ? Math.max(1, Math.floor(lines / rows / 6)) : 0;
+  const line = new Uint32Array(width);
+  for (let row = 0; row < rows; row++) {
+    const seat0 = Math.floor((row * seats) / rows), seat1 = Math.floor(((row + 1) * seats) / rows);
+    const shares = coverage(variant, seat0, seat1, view, width), top = Math.round((row * lines) / rows);
+    for (let x = 0; x < width; x++) {
+      let phase = DECODE, total = 0;
+      for (let k = 0; k < shares.length; k++) {
+        total += shares[k][x];
+        if (shares[k][x] > shares[phase][x]) phase = k;
+      }
+      if (total <= 0) { line[x] = 0; continue; }
+      let colour = colours.phase[phase];
+      if (phase === DECODE) colour = colours.ramp[Math.round(255 * shade(worst[x], scale))];
+      const alpha = Math.round(255 * Math.max(0.2, Math.min(1, total / (seat1 - seat0))));
+      line[x] = ((colour & 0xffffff) | (alpha << 24)) >>> 0;
+    }
+    const bottom = Math.round(((row + 1) * lines) / rows) - gap;
+    for (let y = top; y < bottom; y++) {
+      pixels.set(line, y * width);
+      hatch(pixels, y, width, shares);
+    }
+  }
+  return image;
+}
+
+// Padding and stalls carry a texture, for whoever does not tell the colours apart.
+function hatch(pixels, y, width, shares) {
+  for (let x = 0; x < width; x++) {
+    const idle = shares[HELD][x] + shares[STALL][x];
+    if (idle > 0.5 && (x + y) % 5 === 0) pixels[y * width + x] = ((pixels[y * width + x] & 0xffffff) | (90 << 24)) >>> 0;
+  }
+}
+
+function drawTitle(ui, pen, variant, panel) {
+  pen.font = `600 13px ${ui.font}`;
+  pen.fillStyle = variant.colour;
+  pen.fillRect(GUTTER, panel.y - 15, 10, 10);
+  pen.fillStyle = ui.text;
+  pen.textAlign = "left";
+  pen.fillText(variant.label, GUTTER + 16, panel.y - 10);
+  const at = GUTTER + 26 + pen.measureText(variant.label).width;
+  pen.font = `12px ${ui.font}`;
+  pen.globalAlpha = 0.7;
+  const ends = variant.total > ui.view.t1 ? `  ·  goes on to ${duration(variant.total)} →` : "";
+  pen.fillText(variant.note + ends, at, panel.y - 10);
+  pen.textAlign = "right";
+  pen.fillText("seat 0", GUTTER - 8, panel.y + 6);
+  if (variant.seats > 1) pen.fillText(String(variant.seats - 1), GUTTER - 8, panel.y + panel.height - 7);
+  pen.globalAlpha = 1;
+}
+
+function drawAxis(ui, pen, places) {
+  const { view } = ui, step = tickStep(view.t1 - view.t0, Math.max(2, ui.plotWidth / 110));
+  pen.font = `12px ${ui.font}`;
+  pen.textAlign = "center";
+  for (let t = Math.ceil(view.t0 / step) * step; t <= view.t1 + step * 1e-6; t += step) {
+    const x = ui.x(t);
+    pen.fillStyle = ui.text;
+    pen.globalAlpha = 0.12;
+    pen.fillRect(x, TITLE, 1, places.axis - TITLE);
+    pen.globalAlpha = 0.75;
+    const seconds = step < 1000 ? (t / 1000).toFixed(Math.min(6, Math.ceil(-Math.log10(step / 1000)))) : String(Math.round(t / 1000));
+    pen.fillText(`${seconds} s`, Math.max(GUTTER + 12, Math.min(x, GUTTER + ui.plotWidth - 12)), places.axis + 12);
+  }
+  pen.globalAlpha = 1;
+}
+
+const log1p = (x) => Math.log10(1 + Math.max(0, x));
+
+// Each strip: a name, a line (and a faint second one) for each variant, a limit where it has one.
+function stripsOf(ui) {
+  const { data, view } = ui, width = Math.max(1, Math.floor(ui.plotWidth));
+  const at = (x) => view.t0 + ((x + 1) / width) * (view.t1 - view.t0);
+  const counted = (from, to) => Float64Array.from({ length: width }, (_, x) => between(from, to, at(x)));
+  return [
+    { name: "waiting", faint: "running", lines: data.variants.map((v) => [counted(data.arrival, v.starts), counted(v.starts, v.ends)]) },
+    { name: "prefill", faint: "decode", unit: "tok/step", lines: data.variants.map((v) => [largest(v, v.stepPrefill, view, width), largest(v, v.stepDecodes, view, width)]) },
+    { name: "step, ms", limit: data.shade[1], lines: data.variants.map((v) => [largest(v, v.stepMs, view, width)]) },
+  ];
+}
+
+function drawStrips(ui, pen, places) {
+  stripsOf(ui).forEach((strip, k) => {
+    const { y, height } = places[k];
+    let top = log1p(strip.limit || 1);
+    for (const pair of strip.lines) for (const line of pair) for (const value of line) top = Math.max(top, log1p(value));
+    const to = (value) => y + height - (log1p(value) / top) * (height - 2);
+    pen.fillStyle = ui.text;
+    pen.font = `12px ${ui.font}`;
+    pen.textAlign = "right";
+    pen.globalAlpha = 0.85;
+    pen.fillText(strip.name, GUTTER - 8, y + 14);
+    pen.globalAlpha = 0.55;
+    pen.font = `11px ${ui.font}`;
+    if (strip.faint) pen.fillText(`faint: ${strip.faint}`, GUTTER - 8, y + 29);
+    if (strip.unit) pen.fillText(strip.unit, GUTTER - 8, y + 42);
+    pen.textAlign = "left";
+    for (let power = 0; power <= 6; power++) {
+      const value = 10 ** power;
+      if (log1p(value) > top) break;
+      pen.globalAlpha = 0.12;
+      pen.fillRect(GUTTER, to(value), ui.plotWidth, 1);
+      pen.globalAlpha = 0.55;
+      if (power % 2 || top < 2.2) pen.fillText(count(value), GUTTER + ui.plotWidth + 5, to(value));
+    }
+    pen.globalAlpha = 0.3;
+    pen.fillRect(GUTTER, y + height, ui.plotWidth, 1);
+    pen.globalAlpha = 1;
+    ui.data.variants.forEach((variant, j) => {
+      strip.lines[j].forEach((line, faint) => drawLine(ui, pen, line, to, variant.colour, faint));
+    });
+    if (strip.limit) drawLimit(ui, pen, to(strip.limit), `TPOT limit ${duration(strip.limit)}`);
+  });
+}
+
+function drawLine(ui, pen, line, to, colour, faint) {
+  pen.strokeStyle = colour;
+  pen.globalAlpha = faint ? 0.45 : 0.95;
+  pen.lineWidth = faint ? 1 : 1.4;
+  pen.setLineDash(faint ? [2, 2] : []);
+  pen.beginPath();
+  line.forEach((value, x) => (x ? pen.lineTo(GUTTER + x, to(value)) : pen.moveTo(GUTTER, to(value))));
+  pen.stroke();
+  pen.setLineDash([]);
+  pen.globalAlpha = 1;
+}
+
+function drawLimit(ui, pen, y, label) {
+  pen.strokeStyle = ui.colours.mark;
+  pen.lineWidth = 1.2;
+  pen.setLineDash([5, 3]);
+  pen.beginPath();
+  pen.moveTo(GUTTER, y);
+  pen.lineTo(GUTTER + ui.plotWidth, y);
+  pen.stroke();
+  pen.setLineDash([]);
+  pen.textAlign = "right";
+  pen.lineWidth = 4;
+  pen.strokeStyle = ui.background;
+  pen.strokeText(label, GUTTER + ui.plotWidth - 4, y - 7);
+  pen.fillStyle = ui.colours.mark;
+  pen.fillText(label, GUTTER + ui.plotWidth - 4, y - 7);
+  pen.textAlign = "left";
+}
+
+// The base, and on it what follows the pointer: the lit request, the playhead.
+function draw(ui) {
+  const pen = ui.canvas.getContext("2d"), { ratio } = ui, lit = ui.hovered ?? ui.data.picked;
+  pen.setTransform(1, 0, 0, 1, 0, 0);
+  pen.clearRect(0, 0, ui.canvas.width, ui.canvas.height);
+  pen.drawImage(ui.base, 0, 0);
+  pen.scale(ratio, ratio);
+  const places = layout(ui.data.variants);
+  if (lit != null && lit >= 0) drawLit(ui, pen, places.panels, lit);
+  if (ui.playhead != null) drawPlayhead(ui, pen, places);
+}
+
+function drawLit(ui, pen, panels, request) {
+  ui.data.variants.forEach((variant, k) => {
+    const { y, height } = panels[k];
+    if (ui.hovered != null) {
+      pen.fillStyle = ui.background;
+      pen.globalAlpha = 0.55;
+      pen.fillRect(GUTTER, y, ui.plotWidth, height);
+      pen.globalAlpha = 1;
+    }
+    const arrived = ui.x(ui.data.arrival[request]), seated = ui.x(variant.start[request]);
+    for (const i of variant.byRequest.get(request) || []) {
+      const x0 = Math.max(GUTTER, ui.x(variant.t0[i])), x1 = Math.min(GUTTER + ui.plotWidth, ui.x(variant.t1[i]));
+      if (x1 < GUTTER || x0 > GUTTER + ui.plotWidth) continue;
+      const seat = variant.seat[i], top = y + (seat * height) / variant.seats, rows = height / variant.seats;
+      const tall = Math.max(rows, 5), at = Math.max(y, Math.min(top - (tall - rows) / 2, y + height - tall)), wide = Math.max(1.5, x1 - x0);
+      if (variant.phase[i] === DECODE) pen.drawImage(ui.base, x0 * ui.ratio, (top + rows / 3) * ui.ratio, Math.max(1, wide * ui.ratio), 1, x0, at, wide, tall);
+      else { pen.fillStyle = ui.colours.css[variant.phase[i]]; pen.fillRect(x0, at, wide, tall); }
+      pen.strokeStyle = ui.text;
+      pen.lineWidth = 1;
+      pen.strokeRect(x0 - 0.5, at - 0.5, wide + 1, tall + 1);
+      ui.seatOf = seat;
+    }
+    drawWait(ui, pen, arrived, seated, y, height, variant, request);
+  });
+}
+
+// From arrival to the seat, a thin line: the wait.
+function drawWait(ui, pen, arrived, seated, y, height, variant, request) {
+  const first = (variant.byRequest.get(request) || [])[0];
+  const seat = first == null ? 0 : variant.seat[first], middle = y + ((seat + 0.5) * height) / variant.seats;
+  const x0 = Math.max(GUTTER, arrived), x1 = Math.min(GUTTER + ui.plotWidth, seated);
+  pen.strokeStyle = ui.colours.mark;
+  pen.lineWidth = 1.5;
+  pen.beginPath();
+  if (arrived >= GUTTER && arrived <= GUTTER + ui.plotWidth) { pen.moveTo(arrived, middle - 5); pen.lineTo(arrived, middle + 5); }
+  if (x1 > x0) { pen.moveTo(x0, middle); pen.lineTo(x1, middle); }
+  pen.stroke();
+}
+
+function drawPlayhead(ui, pen, places) {
+  const x = ui.x(ui.playhead);
+  pen.fillStyle = ui.background;
+  pen.globalAlpha = 0.6;
+  const from = Math.max(GUTTER, Math.min(x, GUTTER + ui.plotWidth));
+  pen.fillRect(from, TITLE, GUTTER + ui.plotWidth - from, places.axis - TITLE);
+  pen.globalAlpha = 1;
+  if (x < GUTTER || x > GUTTER + ui.plotWidth) return;
+  pen.fillStyle = ui.colours.mark;
+  pen.fillRect(x - 1, TITLE - 4, 2, places.axis - TITLE + 4);
+}
+
+// ---------------------------------------------------------------- the pointer
+
+// What lies under a point of the canvas: variant, segment, request, time; null where nobody sits.
+export function under(data, view, plotWidth, px, py) {
+  const places = layout(data.variants), t = view.t0 + ((px - GUTTER) / plotWidth) * (view.t1 - view.t0);
+  if (px < GUTTER || px > GUTTER + plotWidth) return null;
+  for (let k = 0; k < data.variants.length; k++) {
+    const { y, height } = places.panels[k], variant = data.variants[k];
+    if (py < y || py >= y + height) continue;
+    const seat = Math.floor(((py - y) / height) * variant.seats), end = variant.offset[seat + 1];
+    const slack = (view.t1 - view.t0) / plotWidth;
+    const i = after(variant.t1, t - slack, variant.offset[seat], end);
+    return i < end && variant.t0[i] <= t + slack ? { k, variant, i, seat, t, request: variant.request[i] } : null;
+  }
+  return null;
+}
+
+// The lines of the tooltip.
+export function describe(data, hit) {
+  const { variant, i, request, t } = hit, phase = variant.phase[i], step = Math.max(0, after(variant.stepT0, t) - 1);
+  const lines = [`Request ${request} · seat ${hit.seat} · ${variant.label}`];
+  lines.push(`${PHASES[phase]} ${(variant.t0[i] / 1000).toFixed(3)} to ${(variant.t1[i] / 1000).toFixed(3)} s (${duration(variant.t1[i] - variant.t0[i])})`);
+  if (phase === DECODE) lines.push(`ITL here ${duration(variant.stepMs[step])}, beside ${count(variant.stepPrefill[step])} prompt tokens`);
+  if (phase === PREFILL) {
+    const steps = stepsWithin(variant, variant.t0[i], variant.t1[i]);
+    lines.push(`${count(variant.tokens[i])} prompt tokens in ${count(steps)} step${steps === 1 ? "" : "s"}`);
+  }
+  lines.push(`prompt ${count(data.prompt[request])}, output ${count(data.output[request])} tokens, arrived ${(data.arrival[request] / 1000).toFixed(3)} s`);
+  for (const v of data.variants) {
+    lines.push(`${v.label}: TTFT ${duration(v.first[request] - data.arrival[request])}, of it queued ${duration(v.start[request] - data.arrival[request])}`);
+  }
+  return lines;
+}
+
+// Steps that began in [t0, t1).
+export function stepsWithin(variant, t0, t1) {
+  let steps = 0;
+  const slack = 1e-9 * Math.max(1, t1);
+  for (let k = Math.max(0, after(variant.stepT0, t0 - slack) - 1); k < variant.stepT0.length && variant.stepT0[k] < t1 - slack; k++) {
+    const begun = (t) => Math.min(variant.stepRepeats[k], Math.max(0, Math.ceil((t - slack - variant.stepT0[k]) / variant.stepMs[k])));
+    steps += begun(t1) - begun(t0);
+  }
+  return steps;
+}
+
+// The window after a zoom about `middle` or a move, kept within [0, whole].
+export function moved(view, whole, { zoom = 1, shift = 0, middle = (view.t0 + view.t1) / 2 }) {
+  const span = Math.min(whole, Math.max(1, (view.t1 - view.t0) * zoom));
+  const share = (middle - view.t0) / (view.t1 - view.t0);
+  const t0 = Math.max(0, Math.min(whole - span, middle - share * span + shift * span));
+  return { t0, t1: t0 + span };
+}
+
+// ---------------------------------------------------------------- the component
+
+const MOUNTED = new WeakMap();
+
+function markup() {
+  const root = document.createElement("div");
+  root.className = "timeline";
+  root.innerHTML = `
+    <div class="bar">
+      <button class="play" title="Space">▶ Play</button>
+      <select class="speed" aria-label="Playback speed"><option value="0.1">0.1×</option><option value="0.25">0.25×</option>
+        <option value="1" selected>1×</option><option value="4">4×</option><option value="16">16×</option></select>
+      <input class="scrub" type="range" min="0" max="1000" value="0" aria-label="Playhead">
+      <output class="clock"></output>
+      <span class="tools"><button class="in" title="Zoom in (W)" aria-label="Zoom in">+</button>
+        <button class="out" title="Zoom out (S)" aria-label="Zoom out">−</button>
+        <button class="fit" title="Whole run (F)">Fit</button>
+        <button class="png" title="This window as a picture">PNG</button>
+        <button class="chart" title="This window as a chart to export">Chart</button></span>
+    </div>
+    <div class="legend"></div>
+    <div class="stage"><canvas tabindex="0" role="img"></canvas><div class="tip" hidden></div></div>
+    <div class="keys">W S zoom · A D move · F fit · Space play · Ctrl+wheel zoom · drag moves · click picks a request</div>`;
+  return root;
+}
+
+function legend(ui) {
+  const box = ui.root.querySelector(".legend"), [floor, limit] = ui.data.shade;
+  box.textContent = "";
+  const add = (style, text) => {
+    const swatch = document.createElement("i"), label = document.createElement("span");
+    swatch.style.cssText = style;
+    label.textContent = text;
+    box.append(swatch, label);
+  };
+  const { css } = ui.colours, present = new Set(ui.data.variants.flatMap((v) => v.phases));
+  add(`width:110px;background:linear-gradient(90deg,${ui.colours.stops.join(",")})`, `decode, each token by its ITL: ${duration(floor)} to ${duration(limit)} (TPOT limit) and beyond`);
+  add(`background:${css[PREFILL]}`, "prefill");
+  if (present.has(HELD)) add(`background:repeating-linear-gradient(135deg,${css[HELD]} 0 3px,transparent 3px 4px)`, "padding: seat held for nothing");
+  if (present.has(STALL)) add(`background:repeating-linear-gradient(135deg,${css[STALL]} 0 3px,transparent 3px 4px)`, "stalled: no tokens left in the step");
+  add("width:12px;height:2px;background:" + ui.colours.mark, "wait of the lit request");
+}
+
+function mount(parent) {
+  const root = markup();
+  parent.appendChild(root);
+  const find = (name) => root.querySelector(name);
+  const ui = { root, canvas: find("canvas"), base: document.createElement("canvas"), view: null, playhead: null, hovered: null, playing: false };
+  if (!ui.canvas.getContext("2d")) return null;
+  ui.x = (t) => GUTTER + ((t - ui.view.t0) / (ui.view.t1 - ui.view.t0)) * ui.plotWidth;
+  ui.time = (px) => ui.view.t0 + ((px - GUTTER) / ui.plotWidth) * (ui.view.t1 - ui.view.t0);
+
+  let asked = 0;
+  ui.redraw = (base) => {
+    ui.stale ||= base;
+    if (!asked) asked = requestAnimationFrame(() => {
+      asked = 0;
+      if (ui.stale) { ui.stale = false; drawBase(ui); }
+      draw(ui);
+    });
+  };
+  ui.move = (change) => { ui.touched = true; ui.view = moved(ui.view, ui.data.whole, change); ui.redraw(true); };
+  ui.fit = () => { ui.touched = true; ui.view = { t0: 0, t1: ui.data.whole }; ui.redraw(true); };
+
+  const showClock = () => {
+    find(".clock").textContent = ui.playhead == null ? "" : `${(ui.playhead / 1000).toFixed(2)} s`;
+    find(".scrub").value = ui.playhead == null ? 0 : (ui.playhead / ui.data.whole) * 1000;
+  };
+  ui.seek = (t) => {
+    ui.playhead = t;
+    if (t > ui.view.t1 || t < ui.view.t0) {
+      const span = ui.view.t1 - ui.view.t0;
+      ui.view = moved({ t0: t, t1: t + span }, ui.data.whole, {});
+      ui.redraw(true);
+    }
+    showClock();
+    ui.redraw(false);
+  };
+  let before = 0;
+  const tick = (now) => {
+    if (!ui.playing) return;
+    if (before) ui.seek(ui.playhead + (now - before) * Number(find(".speed").value));
+    before = now;
+    if (ui.playhead >= ui.data.whole) { ui.playhead = ui.data.whole; return ui.toggle(); }
+    requestAnimationFrame(tick);
+  };
+  ui.toggle = () => {
+    ui.playing = !ui.playing;
+    before = 0;
+    if (ui.playing && (ui.playhead == null || ui.playhead >= ui.data.whole)) ui.playhead = ui.view.t0;
+    find(".play").textContent = ui.playing ? "⏸ Pause" : "▶ Play";
+    if (ui.playing) requestAnimationFrame(tick);
+  };
+
+  find(".play").onclick = () => ui.toggle();
+  find(".scrub").oninput = (event) => ui.seek((event.target.value / 1000) * ui.data.whole);
+  find(".in").onclick = () => ui.move({ zoom: 0.6 });
+  find(".out").onclick = () => ui.move({ zoom: 1 / 0.6 });
+  find(".fit").onclick = () => ui.fit();
+  find(".chart").onclick = () => ui.component.setTriggerValue("chart", { t0: ui.view.t0, t1: ui.view.t1 });
+  find(".png").onclick = () => savePng(ui);
+  listen(ui);
+  new ResizeObserver(() => ui.resize()).observe(find(".stage"));
+  ui.resize = () => {
+    if (!ui.data) return;
+    const width = find(".stage").clientWidth, { height } = layout(ui.data.variants);
+    if (!width) return;
+    ui.ratio = Math.min(3, globalThis.devicePixelRatio || 1);
+    ui.plotWidth = Math.max(50, width - GUTTER - RIGHT);
+    ui.canvas.style.height = `${height}px`;
+    ui.canvas.width = Math.round(width * ui.ratio);
+    ui.canvas.height = Math.round(height * ui.ratio);
+    ui.redraw(true);
+  };
+  return ui;
+}
+
+const KEYS = {
+  w: (ui) => ui.move({ zoom: 0.7 }),
+  s: (ui) => ui.move({ zoom: 1 / 0.7 }),
+  a: (ui) => ui.move({ shift: -0.15 }),
+  d: (ui) => ui.move({ shift: 0.15 }),
+  f: (ui) => ui.fit(),
+  " ": (ui) => ui.toggle(),
+  arrowleft: (ui) => ui.seek(Math.max(0, (ui.playhead ?? ui.view.t0) - (ui.view.t1 - ui.view.t0) / 100)),
+  arrowright: (ui) => ui.seek(Math.min(ui.data.whole, (ui.playhead ?? ui.view.t0) + (ui.view.t1 - ui.view.t0) / 100)),
+  escape: (ui) => { ui.playing = false; ui.playhead = null; ui.redraw(false); },
+};
+
+function listen(ui) {
+  const { canvas } = ui, tip = ui.root.querySelector(".tip");
+  let dragged = null;
+  canvas.onkeydown = (event) => {
+    const act = !event.ctrlKey && !event.metaKey && !event.altKey && KEYS[event.key.toLowerCase()];
+    if (!act) return;
+    event.preventDefault();
+    act(ui);
+  };
+  canvas.onwheel = (event) => {
+    if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
+    event.preventDefault();
+    if (event.shiftKey) ui.move({ shift: Math.sign(event.deltaY || event.deltaX) * 0.1 });
+    else ui.move({ zoom: Math.exp(event.deltaY * 0.0015), middle: ui.time(event.offsetX) });
+  };
+  canvas.onpointerdown = (event) => { dragged = { x: event.offsetX, view: ui.view, far: false }; canvas.setPointerCapture(event.pointerId); };
+  canvas.onpointerup = (event) => {
+    const click = dragged && !dragged.far, hit = under(ui.data, ui.view, ui.plotWidth, event.offsetX, event.offsetY);
+    dragged = null;
+    if (click) canvas.focus({ preventScroll: true });
+    if (!click || !hit) return;
+    ui.data.picked = hit.request;
+    ui.redraw(false);
+    ui.component.setTriggerValue("pick", hit.request);
+  };
+  canvas.onpointermove = (event) => {
+    if (dragged && Math.abs(event.offsetX - dragged.x) > 3) dragged.far = true;
+    if (dragged?.far) {
+      ui.view = dragged.view;
+      return ui.move({ shift: (dragged.x - event.offsetX) / ui.plotWidth });
+    }
+    const hit = under(ui.data, ui.view, ui.plotWidth, event.offsetX, event.offsetY);
+    tip.hidden = !hit;
+    if (hit) {
+      tip.textContent = "";
+      for (const line of describe(ui.data, hit)) tip.appendChild(document.createElement("div")).textContent = line;
+      const beside = event.offsetX + 16 + tip.offsetWidth > canvas.clientWidth ? event.offsetX - tip.offsetWidth - 12 : event.offsetX + 16;
+      tip.style.left = `${Math.max(0, beside)}px`;
+      tip.style.top = `${event.offsetY + 16}px`;
+    }
+    if ((hit ? hit.request : null) !== ui.hovered) { ui.hovered = hit ? hit.request : null; ui.redraw(false); }
+  };
+  canvas.onpointerleave = () => { tip.hidden = true; ui.hovered = null; ui.redraw(false); };
+}
+
+// The window as seen, with the line that says where it comes from.
+function savePng(ui) {
+  const out = document.createElement("canvas"), pen = out.getContext("2d"), { ratio } = ui;
+  out.width = ui.canvas.width;
+  out.height = ui.canvas.height + 26 * ratio;
+  pen.fillStyle = ui.background;
+  pen.fillRect(0, 0, out.width, out.height);
+  pen.drawImage(ui.canvas, 0, 0);
+  pen.fillStyle = ui.text;
+  pen.font = `${11 * ratio}px ${ui.font}`;
+  pen.fillText(`${ui.data.stamp} · ${location.origin}${ui.data.link}`, 8 * ratio, out.height - 8 * ratio, out.width - 16 * ratio);
+  out.toBlob((blob) => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = "slotscope-timeline.png";
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  });
+}
+
+function index(variant) {
+  const byRequest = new Map();
+  variant.request.forEach((request, i) => byRequest.get(request)?.push(i) ?? byRequest.set(request, [i]));
+  for (const list of byRequest.values()) list.sort((a, b) => variant.t0[a] - variant.t0[b]);
+  variant.byRequest = byRequest;
+  variant.seat = new Int32Array(variant.request.length);
+  for (let seat = 0; seat < variant.seats; seat++) variant.seat.fill(seat, variant.offset[seat], variant.offset[seat + 1]);
+  variant.phases = [...new Set(variant.phase)];
+}
+
+export default function component(component) {
+  const { data, parentElement } = component;
+  let ui = MOUNTED.get(parentElement);
+  if (!ui) {
+    ui = mount(parentElement);
+    if (!ui) { component.setTriggerValue("failed", true); return; }
+    MOUNTED.set(parentElement, ui);
+  }
+  ui.component = component;
+  const style = getComputedStyle(parentElement.host || parentElement), read = (name, or) => style.getPropertyValue(name).trim() || or;
+  ui.text = read("--st-text-color", "#222");
+  ui.background = read("--st-background-color", "#fff");
+  ui.font = read("--st-font", "sans-serif");
+  const palette = isDark(ui.background) ? DARK : LIGHT;
+  ui.colours = {
+    stops: palette.ramp, ramp: ramp(palette.ramp), mark: palette.mark,
+    css: [palette.prefill, palette.stall, palette.ramp[1], palette.held],
+    phase: [palette.prefill, palette.stall, palette.ramp[1], palette.held].map((hex) => packed(channels(hex))),
+  };
+  if (ui.bytes !== data) {
+    ui.bytes = data;
+    ui.data = unpack(data);
+    ui.data.variants.forEach(index);
+    const { window, whole } = ui.data;
+    ui.view = ui.touched && ui.view ? moved(ui.view, whole, {}) : { t0: window[0], t1: window[1] };
+    if (ui.playhead != null) ui.playhead = Math.min(ui.playhead, whole);
+    ui.hovered = null;
+  }
+  const dark = isDark(ui.background);
+  ui.data.variants.forEach((variant) => { variant.colour = dark ? variant.colours[1] : variant.colours[0]; });
+  ui.canvas.setAttribute("aria-label", ui.data.alt);
+  legend(ui);
+  ui.resize();
+  parentElement.timeline = ui;  // for tests that look inside
+  return () => { ui.playing = false; };
+}

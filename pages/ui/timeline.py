@@ -1,0 +1,101 @@
+"""The slot timeline as a component: packs runs into bytes, mounts timeline.js, hears what was picked."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import streamlit as st
+
+from sim.explain import why_waited
+from sim.run import Run
+from sim.scenario import Scenario
+from sim.table import stamp
+
+from .palette import variant_colours
+
+HERE = Path(__file__).parent
+_mount = st.components.v2.component(
+    "slot_timeline",
+    html="<div></div>\n",
+    css=(HERE / "timeline.css").read_text(),
+    js=(HERE / "timeline.js").read_text(),
+)
+
+
+def shade_scale(runs: Sequence[Run], scenario: Scenario) -> tuple[float, float]:
+    """ms at which a decode is palest (the shortest step that decodes) and darkest (TPOT limit)."""
+    decoding = np.concatenate([run.steps["ms"][run.steps["decodes"] > 0] for run in runs] or [[]])
+    floor = float(decoding.min()) if len(decoding) else 0.0
+    limit = scenario.slo.tpot_slo
+    return (floor, limit) if floor < limit else (limit / 2, limit)
+
+
+def opening_window(runs: Sequence[Run]) -> tuple[float, float]:
+    """ms: until the first variant is done. A slow one goes on beyond it, and squashes nobody."""
+    return 0.0, min(run.total for run in runs)
+
+
+def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
+    """Little-endian: u4 length of a JSON header, the header, then its columns, each 8-aligned."""
+    first = runs[0].requests
+    columns = {"all.arrival": first["arrival"], "all.prompt": first["prompt"], "all.output": first["output"]}
+    for k, run in enumerate(runs):
+        order = np.lexsort((run.segments["t0"], run.segments["seat"]))
+        segments, steps = run.segments[order], run.steps
+        offset = np.searchsorted(segments["seat"], np.arange(run.seats + 1))
+        columns |= {f"{k}.{name}": segments[name] for name in ("t0", "t1", "request", "tokens", "phase")}
+        columns |= {f"{k}.{name}": run.requests[name] for name in ("start", "first", "last", "finish")}
+        columns |= {
+            f"{k}.offset": offset,
+            f"{k}.stepT0": steps["t0"],
+            f"{k}.stepMs": steps["ms"],
+            f"{k}.stepRepeats": steps["repeats"],
+            f"{k}.stepPrefill": steps["prefill"],
+            f"{k}.stepDecodes": steps["decodes"],
+        }
+    listed, blocks, at = [], [], 0
+    for name, values in columns.items():
+        kind = "f8" if values.dtype.kind == "f" else "u1" if name.endswith(".phase") else "i4"
+        block = values.astype(f"<{kind}").tobytes()
+        listed.append({"name": name, "kind": kind, "at": at, "n": len(values)})
+        blocks.append(block + bytes(-len(block) % 8))
+        at += len(blocks[-1])
+    header = json.dumps(
+        {
+            "columns": listed,
+            "variants": [
+                {
+                    "label": run.label,
+                    "seats": run.seats,
+                    "total": run.total,
+                    "note": why_waited(run),
+                    "colours": variant_colours(k),
+                }
+                for k, run in enumerate(runs)
+            ],
+            "shade": shade_scale(runs, scenario),
+            "window": opening_window(runs),
+            "whole": max(run.total for run in runs),
+            "stamp": stamp(scenario).rpartition(" · ")[0],
+            "link": scenario.link(),
+        }
+    ).encode()
+    return len(header).to_bytes(4, "little") + header + b"".join(blocks)
+
+
+def timeline(packed: bytes, alt: str, picked: int | None):
+    """Mount it. The result has `pick` (a request's id), `chart` ({t0, t1}, ms) and `failed`.
+
+    `picked` is the request lit at first; after that the canvas keeps it, so that a click does not
+    send the whole block again.
+    """
+    first = json.dumps({"picked": -1 if picked is None else picked, "alt": alt}).encode()
+    return _mount(
+        key="timeline",
+        data=len(first).to_bytes(4, "little") + first + packed,
+        height="content",
+        on_pick_change=lambda: None,
+        on_chart_change=lambda: None,
+        on_failed_change=lambda: None,
+    )
