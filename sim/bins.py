@@ -23,7 +23,7 @@ def spread(samples: Mapping[str, Sample]) -> bool:
 def counted(samples: Mapping[str, Sample], log: bool) -> pd.DataFrame:
     """Rows (variant, low, high, share, upto): % of the values in [low, high), and below high.
 
-    All variants share the edges. On a logarithmic axis values below its start count in its first bin.
+    All variants share the edges. On a logarithmic axis the first bin holds all below it, too.
     """
     values = [s.values for s in samples.values() if len(s.values)]
     if not values:
@@ -41,7 +41,13 @@ def counted(samples: Mapping[str, Sample], log: bool) -> pd.DataFrame:
         share = 100 * counts / max(counts.sum(), 1)
         frames.append(
             pd.DataFrame(
-                {"variant": name, "low": edges[:-1], "high": edges[1:], "share": share, "upto": share.cumsum()}
+                {
+                    "variant": name,
+                    "low": edges[:-1],
+                    "high": edges[1:],
+                    "share": share,
+                    "upto": share.cumsum(),
+                }
             )
         )
     return pd.concat(frames, ignore_index=True)
@@ -80,7 +86,10 @@ def worst_itl(run: Run, t0: float, t1: float, columns: int) -> np.ndarray:
     """(columns,) ms: the longest step that decodes under each column; 0 where there is none."""
     steps = run.steps[run.steps["decodes"] > 0]
     ended = steps["t0"] + steps["ms"] * steps["repeats"]
-    steps, ended = steps[(ended > t0) & (steps["t0"] < t1)], ended[(ended > t0) & (steps["t0"] < t1)]
+    steps, ended = (
+        steps[(ended > t0) & (steps["t0"] < t1)],
+        ended[(ended > t0) & (steps["t0"] < t1)],
+    )
     scale, worst = columns / (t1 - t0), np.zeros(columns)
     first = np.clip(((steps["t0"] - t0) * scale).astype(int), 0, columns - 1)
     last = np.clip(np.ceil((ended - t0) * scale).astype(int) - 1, first, columns - 1)
@@ -89,7 +98,9 @@ def worst_itl(run: Run, t0: float, t1: float, columns: int) -> np.ndarray:
     return worst
 
 
-def coalesced(runs: Sequence[Run], t0: float, t1: float, most: int = 20_000, levels: int = 9) -> pd.DataFrame:
+def coalesced(
+    runs: Sequence[Run], t0: float, t1: float, most: int = 20_000, levels: int = 9
+) -> pd.DataFrame:
     """The window as at most `most` rows (variant, seat, t0, t1, phase, itl), times in ms.
 
     Neighbours of one phase and, among decodes, of like ITL are one row. Both the number of columns
@@ -97,7 +108,9 @@ def coalesced(runs: Sequence[Run], t0: float, t1: float, most: int = 20_000, lev
     """
     columns = 1_024
     while True:
-        rows = pd.concat([_runs_of_cells(run, t0, t1, columns, levels) for run in runs], ignore_index=True)
+        rows = pd.concat(
+            [_runs_of_cells(run, t0, t1, columns, levels) for run in runs], ignore_index=True
+        )
         if len(rows) <= most or columns == 1:
             return rows
         columns //= 2
@@ -106,7 +119,9 @@ def coalesced(runs: Sequence[Run], t0: float, t1: float, most: int = 20_000, lev
 def _runs_of_cells(run: Run, t0: float, t1: float, columns: int, levels: int) -> pd.DataFrame:
     phases, worst = cells(run, t0, t1, columns)
     top = max(worst.max(), 1e-9)
-    like = np.where(phases == DECODE, phases + IDLE + np.ceil(levels * np.log1p(worst) / np.log1p(top)), phases)
+    like = np.where(
+        phases == DECODE, phases + IDLE + np.ceil(levels * np.log1p(worst) / np.log1p(top)), phases
+    )
     changes = np.ones_like(like, bool)
     changes[:, 1:] = like[:, 1:] != like[:, :-1]
     seat, first = np.nonzero(changes)

@@ -51,7 +51,7 @@ def cost_model(label: str, *coefficients: Coefficient):
     Coefficient("decode_ms_per_seq", 0.030, "Per decoding sequence, ms"),
 )
 def linear(n, coef):
-    """The course module's: overhead + per prompt token + (base + per sequence) where any decodes."""
+    """The module's: overhead + per prompt token + (base + per sequence) where any decodes."""
     ms = coef[0] + coef[1] * (n.prefill + n.pad_prefill)
     decodes = n.decodes + n.pad_decodes
     if decodes > 0:

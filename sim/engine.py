@@ -1,4 +1,4 @@
-"""One step: arrive, plan, time passes, commit. Only "time passes" differs between sim and device."""
+"""One step: arrive, plan, time passes, commit. A device differs only in how time passes."""
 
 import numba
 import numpy as np
@@ -74,7 +74,9 @@ def advance_prompts(s, began, repeats):
         r.grant = 0
         if todo(s, i) == 0:
             # Of a step padded to its longest prompt, each prompt's own share comes first.
-            useful = (r.cached - r.mark) * rows / (n.prefill + n.pad_prefill) if n.pad_prefill else 1
+            useful = (
+                (r.cached - r.mark) * rows / (n.prefill + n.pad_prefill) if n.pad_prefill else 1
+            )
             note(s, i, PREFILL, r.since + useful * (n.now - r.since), r.cached - r.mark)
             note(s, i, HELD, n.now, 0)
             r.first = n.now

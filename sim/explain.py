@@ -19,7 +19,11 @@ def duration(ms: float) -> str:
 def change(name: str, before: float, after: float) -> str:
     """'cuts ITL p99 from 71 ms to 17 ms', 'raises TTFT p95 by 13 %', 'leaves … as it is'."""
     if not before > 0 or abs(after / before - 1) < 0.005:
-        return f"leaves {name} as it is" if after == before or before > 0 else f"takes {name} to {duration(after)}"
+        return (
+            f"leaves {name} as it is"
+            if after == before or before > 0
+            else f"takes {name} to {duration(after)}"
+        )
     verb = "cuts" if after < before else "raises"
     if 0.67 < after / before < 1.5:
         return f"{verb} {name} by {100 * abs(after / before - 1):.2g} %"
@@ -56,8 +60,8 @@ def why_waited(run: Run) -> str:
     i = longest_wait(run)
     what = STOPS[cause]
     return (
-        f"Request {i} waited longest, {duration(waited[i])}; the mean was {duration(waited.mean())},"
-        f" {100 * by_cause[cause] / total:.0f} % of it for {what}."
+        f"Request {i} waited longest, {duration(waited[i])}; the mean was"
+        f" {duration(waited.mean())}, {100 * by_cause[cause] / total:.0f} % of it for {what}."
     )
 
 

@@ -15,7 +15,7 @@ from .workload import Workload, draw
 
 
 class Recording(NamedTuple):
-    """A format: the keys that tell it, and the replay of one file, which says what differs first."""
+    """A format: the keys that tell it, and the replay of a file, which says what differs first."""
 
     keys: frozenset[str]
     replay: Callable[[dict], str | None]
@@ -44,7 +44,10 @@ def module08(r: dict) -> str | None:
     drawn = draw(traffic)
     limits = Limits(r["max_num_seqs"], r["max_num_batched_tokens"], r["chunk"])
     columns = [np.array(r[name]) for name in ("arrival_ms", "prompt_len", "out_len")]
-    run = serve(Workload(*columns, columns[2]), r["policy"], limits, tuple(r["cost"].values()))
+    arrival, prompt, output = columns
+    run = serve(
+        Workload(arrival, prompt, output, output), r["policy"], limits, tuple(r["cost"].values())
+    )
     pairs = {
         "arrival_ms": drawn.arrival,
         "prompt_len": drawn.prompt,

@@ -12,9 +12,7 @@ CACHE = HERE.parent / ".jit"
 
 # numba's cache on disk watches only the file that a function stands in: after an edit to a helper
 # elsewhere its callers would be silently stale. A folder named after all our sources cures that.
-_digest = hashlib.sha256(
-    b"".join(p.read_bytes() for p in sorted(HERE.rglob("*.py")))
-).hexdigest()
+_digest = hashlib.sha256(b"".join(p.read_bytes() for p in sorted(HERE.rglob("*.py")))).hexdigest()
 config.CACHE_DIR = str(CACHE / _digest[:12])  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -22,7 +20,7 @@ def jit(*signature):
     """`@jit()` for helpers; `@jit(SIGNATURE)` for functions that are passed around as values."""
     # Compiled code here never allocates. Without the reference counts of arrays that it only
     # borrows (atomic, one for each array of State at each call) it runs nine times as fast.
-    return numba.njit(*signature, cache=True, nogil=True, _nrt=False)
+    return numba.njit(*signature, cache=True, nogil=True, _nrt=False)  # pyright: ignore
 
 
 def drop_stale() -> None:

@@ -1,4 +1,4 @@
-"""Measures of a Run: pure functions of its columns, each with the definition that is shown beside it.
+"""Measures of a Run: pure functions of its columns, each with the definition shown beside it.
 
 Percentiles are numpy's linear method over all values, never over buckets.
 """
@@ -85,7 +85,7 @@ def ttft(run: Run) -> Sample:
 
 @metric("TPOT")
 def tpot(run: Run) -> Sample:
-    """Time per output token: (last token - first token) / (tokens - 1); a request of one has none."""
+    """Time per output token: (last - first token) / (tokens - 1); undefined for one token."""
     return _gaps(run.requests["last"], run.requests)
 
 
@@ -132,7 +132,7 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
 def useful_share(run: Run, of_held: bool) -> float:
-    """Seat time spent on prefill and decode, of all seats to the end, or of the time they are held."""
+    """% of seat time spent on prefill and decode: of all seats to the end, or while held."""
     length = run.segments["t1"] - run.segments["t0"]
     useful = length[np.isin(run.segments["phase"], (PREFILL, DECODE))].sum()
     whole = length.sum() if of_held else run.seats * run.total
@@ -171,9 +171,28 @@ def waits(run: Run) -> dict[int, float]:
 def _figures() -> list[Figure]:
     rows = []
     for m in METRICS.values():
-        rows.append(Figure(f"{m.name}_mean", f"{m.label} mean", m.unit, -1, m.about, lambda run, _, m=m: m.of(run).mean, m.name))
+        rows.append(
+            Figure(
+                f"{m.name}_mean",
+                f"{m.label} mean",
+                m.unit,
+                -1,
+                m.about,
+                lambda run, _, m=m: m.of(run).mean,
+                m.name,
+            )
+        )
         rows += [
-            Figure(f"{m.name}_{key}", f"{m.label} {key}", m.unit, -1, m.about, lambda run, _, m=m, q=q: m.of(run).quantile(q), m.name, q)
+            Figure(
+                f"{m.name}_{key}",
+                f"{m.label} {key}",
+                m.unit,
+                -1,
+                m.about,
+                lambda run, _, m=m, q=q: m.of(run).quantile(q),
+                m.name,
+                q,
+            )
             for key, q in QUANTILES.items()
         ]
 
@@ -182,15 +201,78 @@ def _figures() -> list[Figure]:
         return r["start"] - r["arrival"]
 
     rows += [
-        Figure("tok_s", "Output", "tok/s", 1, "Output tokens of all requests / time to the last release.", lambda run, _: float(run.requests["output"].sum() / run.total * 1e3)),
-        Figure("req_s", "Requests", "req/s", 1, "Requests / time to the last release.", lambda run, _: len(run.requests) / run.total * 1e3),
-        Figure("total_s", "Time to the last release", "s", -1, "From 0 to when the last seat is given back.", lambda run, _: run.total / 1e3),
-        Figure("use_all", "Slot use, all seats", "%", 1, "Seat time spent on prefill and decode, of all seats over the whole run.", lambda run, _: useful_share(run, False)),
-        Figure("use_held", "Slot use, held seats", "%", 1, "The same, of the time that seats are held.", lambda run, _: useful_share(run, True)),
-        Figure("attainment", "SLO attainment", "%", 1, "Requests that keep the TTFT and the TPOT limit; one token has no TPOT and keeps it.", lambda run, slo: 100 * float(attained(run, slo).mean())),
-        Figure("goodput", "Goodput", "req/s", 1, "Requests that keep both limits / time to the last release.", lambda run, slo: float(attained(run, slo).sum()) / run.total * 1e3),
-        Figure("longest_wait", "Longest wait for a seat", "ms", -1, "From arrival to a seat, of the request that waited longest.", lambda run, _: float(wait(run).max())),
-        Figure("starved", "Starved", "requests", -1, "Requests that waited for a seat beyond the limit.", lambda run, slo: int((wait(run) > slo.max_wait).sum())),
+        Figure(
+            "tok_s",
+            "Output",
+            "tok/s",
+            1,
+            "Output tokens of all requests / time to the last release.",
+            lambda run, _: float(run.requests["output"].sum() / run.total * 1e3),
+        ),
+        Figure(
+            "req_s",
+            "Requests",
+            "req/s",
+            1,
+            "Requests / time to the last release.",
+            lambda run, _: len(run.requests) / run.total * 1e3,
+        ),
+        Figure(
+            "total_s",
+            "Time to the last release",
+            "s",
+            -1,
+            "From 0 to when the last seat is given back.",
+            lambda run, _: run.total / 1e3,
+        ),
+        Figure(
+            "use_all",
+            "Slot use, all seats",
+            "%",
+            1,
+            "Seat time spent on prefill and decode, of all seats over the whole run.",
+            lambda run, _: useful_share(run, False),
+        ),
+        Figure(
+            "use_held",
+            "Slot use, held seats",
+            "%",
+            1,
+            "The same, of the time that seats are held.",
+            lambda run, _: useful_share(run, True),
+        ),
+        Figure(
+            "attainment",
+            "SLO attainment",
+            "%",
+            1,
+            "Requests that keep the TTFT and the TPOT limit; one token has no TPOT and keeps it.",
+            lambda run, slo: 100 * float(attained(run, slo).mean()),
+        ),
+        Figure(
+            "goodput",
+            "Goodput",
+            "req/s",
+            1,
+            "Requests that keep both limits / time to the last release.",
+            lambda run, slo: float(attained(run, slo).sum()) / run.total * 1e3,
+        ),
+        Figure(
+            "longest_wait",
+            "Longest wait for a seat",
+            "ms",
+            -1,
+            "From arrival to a seat, of the request that waited longest.",
+            lambda run, _: float(wait(run).max()),
+        ),
+        Figure(
+            "starved",
+            "Starved",
+            "requests",
+            -1,
+            "Requests that waited for a seat beyond the limit.",
+            lambda run, slo: int((wait(run) > slo.max_wait).sum()),
+        ),
     ]
     return rows
 
@@ -206,7 +288,5 @@ def figures(run: Run, slo: Slo) -> dict[str, float]:
 def unsupported(run: Run) -> set[str]:
     """Figures whose quantile the sample is too small for: no upper bound with 95 % exists."""
     return {
-        name
-        for name, f in FIGURES.items()
-        if f.q and not METRICS[f.metric].of(run).supports(f.q)
+        name for name, f in FIGURES.items() if f.q and not METRICS[f.metric].of(run).supports(f.q)
     }

@@ -64,7 +64,9 @@ def simulate(
         for name in ("arrival", "prompt_len", "out_len")
     )
     run = serve(Workload(arrival, prompt, output, output), policy, limits, Scenario().cost)
-    for r, first, finish in zip(requests, run.requests["first"], run.requests["finish"], strict=True):
+    for r, first, finish in zip(
+        requests, run.requests["first"], run.requests["finish"], strict=True
+    ):
         r.first_tok, r.finish = float(first), float(finish)
         r.prefill_done, r.generated = r.prompt_len, r.out_len
     return requests, run.total

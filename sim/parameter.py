@@ -1,4 +1,4 @@
-"""A number that a person may set: its default, range and unit, in one place for page, link and CLI."""
+"""Numbers that a person may set: default, range and unit, once for page, link and CLI."""
 
 import math
 from dataclasses import field, fields

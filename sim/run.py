@@ -74,7 +74,9 @@ def serve(
 
 
 def compare(
-    scenario: Scenario, trace: Workload | None = None, go_on: Callable[[float], object] = lambda done: None
+    scenario: Scenario,
+    trace: Workload | None = None,
+    go_on: Callable[[float], object] = lambda done: None,
 ) -> list[Run]:
     """The same requests under each variant of the scenario."""
     scenario.check()
@@ -83,7 +85,9 @@ def compare(
     return [serve_variant(scenario, variant, workload, go_on) for variant in scenario.variants]
 
 
-def serve_variant(scenario: Scenario, variant: Variant, workload: Workload, go_on=lambda done: None) -> Run:
+def serve_variant(
+    scenario: Scenario, variant: Variant, workload: Workload, go_on=lambda done: None
+) -> Run:
     return serve(
         workload,
         variant.policy,

@@ -39,16 +39,16 @@ SLO = parameters(Slo)
 LIMITS = {
     p.name: p
     for p in (
-        Parameter("max_num_seqs", 32, 1, 4_096, "seats", "Seats (max_num_seqs)"),
+        Parameter("max_num_seqs", 32, 1, 4_096, "seats", "max_num_seqs: seats"),
         Parameter(
             "max_num_batched_tokens",
             8_192,
             1,
             10_000_000,
             "tokens",
-            "Tokens a step (max_num_batched_tokens)",
+            "max_num_batched_tokens: a step's budget",
         ),
-        Parameter("chunk", 512, 1, 1_000_000, "tokens", "Chunk: tokens of a prompt in a step"),
+        Parameter("chunk", 512, 1, 1_000_000, "tokens", "chunk: tokens of a prompt in a step"),
     )
 }
 COSTING = {
@@ -131,26 +131,27 @@ class Scenario:
             )
         for variant in self.variants:
             if self.variants.count(variant) > 1:
-                raise ScenarioError(f"v {str(variant)!r} is given twice: change one of the two")
+                raise ScenarioError(f"v {str(variant)!r} is given twice: change one of them")
             if max(self.cost_of(variant)) == 0:
                 raise ScenarioError(
                     f"{variant}: a step costs 0 ms, so time would stand still: raise overhead_ms"
                 )
         if not 0 <= self.baseline < len(self.variants):
             raise ScenarioError(
-                f"baseline {self.baseline} is no variant: they go from 0 to {len(self.variants) - 1}"
+                f"baseline {self.baseline} is no variant: give 0 to {len(self.variants) - 1}"
             )
         count = self.traffic.expected if requests is None else requests
         if count > MAX_REQUESTS:
             raise ScenarioError(
-                f"{count:,.0f} requests are over the cap of {MAX_REQUESTS:,}: ask for fewer, or raise"
-                " SLOTSCOPE_MAX_REQUESTS"
+                f"{count:,.0f} requests are over the cap of {MAX_REQUESTS:,}: ask for fewer, or"
+                " raise SLOTSCOPE_MAX_REQUESTS"
             )
         memory = count * len(self.variants) * BYTES_PER_REQUEST / 1e6
         if memory > MAX_MEMORY_MB:
             raise ScenarioError(
-                f"{count:,.0f} requests under {len(self.variants)} variants take about {memory:,.0f} MB,"
-                f" over the cap of {MAX_MEMORY_MB:,}: ask for fewer, or raise SLOTSCOPE_MAX_MEMORY_MB"
+                f"{count:,.0f} requests under {len(self.variants)} variants take about"
+                f" {memory:,.0f} MB, over the cap of {MAX_MEMORY_MB:,}: ask for fewer, or raise"
+                " SLOTSCOPE_MAX_MEMORY_MB"
             )
 
     def to_query(self) -> dict[str, list[str]]:
@@ -172,7 +173,8 @@ class Scenario:
 
     def link(self) -> str:
         """What follows the host in the page's address."""
-        return "/?" + urlencode(self.to_query(), doseq=True, safe=":=,")
+        query = urlencode(self.to_query(), doseq=True, safe=":=,")
+        return f"/?{query}" if query else "/"
 
     def to_json(self) -> str:
         return json.dumps(self.to_query(), indent=1)
@@ -186,8 +188,8 @@ class Scenario:
         size = sum(len(name) + sum(map(len, values)) for name, values in query.items())
         if size > MAX_LINK:
             return cls(), [
-                f"the link has {size:,} characters, over the limit of {MAX_LINK:,}, and was left out:"
-                " ask for it anew"
+                f"the link has {size:,} characters, over the limit of {MAX_LINK:,}, and was left"
+                " out: ask for it anew"
             ]
         problems: list[str] = []
 
@@ -221,7 +223,7 @@ class Scenario:
         scenario = cls(
             traffic=Traffic(**texts, **of(TRAFFIC)),
             variants=variants,
-            baseline=places.default if baseline is None else baseline,
+            baseline=int(places.default if baseline is None else baseline),
             limits=Limits(**of(LIMITS)),
             cost=tuple(numbers.get(name, p.default) for name, p in COSTING.items()),
             slo=Slo(**of(SLO)),
@@ -251,7 +253,9 @@ class Scenario:
         """What `to_json` wrote, as a query. ScenarioError if it is nothing of the kind."""
         try:
             content = json.loads(text)
-            return {k: [str(x) for x in (v if isinstance(v, list) else [v])] for k, v in content.items()}
+            return {
+                k: [str(x) for x in (v if isinstance(v, list) else [v])] for k, v in content.items()
+            }
         except (ValueError, AttributeError):
             raise ScenarioError(
                 "the scenario is no JSON object such as"

@@ -122,8 +122,8 @@ class Traffic:
             )
         if self.arrivals == "module" and {self.prompt.kind, self.output.kind} != {"lognormal"}:
             raise ScenarioError(
-                f"arrivals module draws lognormal lengths only, not {self.prompt} and {self.output}:"
-                " use arrivals poisson"
+                f"arrivals module draws lognormal lengths only, not {self.prompt} and"
+                f" {self.output}: use arrivals poisson"
             )
         if self.arrivals == "trace" and 0 < self.until <= self.since:
             raise ScenarioError(

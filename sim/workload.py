@@ -30,24 +30,32 @@ def draw(traffic: Traffic, trace: Workload | None = None) -> Workload:
     ScenarioError if the file is missing or nothing is left of it.
     """
     if "trace" in traffic.uses and trace is None:
-        raise ScenarioError("the traffic comes from a trace: upload its file")
-    if traffic.arrivals == "trace":
+        raise ScenarioError("the traffic comes from a trace: give its file")
+    if traffic.arrivals == "trace" and trace is not None:
         return _window(traffic, trace)
     if traffic.arrivals == "module":
         return _module(traffic)
     rng = np.random.default_rng(traffic.seed)
     arrival = _arrivals(traffic, rng)
-    if len(arrival) == 0:
-        raise ScenarioError(
-            f"no request arrives within {traffic.duration:g} s at {traffic.rate:g} req/s: raise either"
-        )
-    rows = None if trace is None else rng.integers(len(trace), size=len(arrival))
-    prompt = _lengths(traffic.prompt, rng, len(arrival), None if rows is None else trace.prompt[rows])
-    output = _lengths(traffic.output, rng, len(arrival), None if rows is None else trace.output[rows])
+    _somebody(len(arrival), traffic)
+    rows = rng.integers(len(trace), size=len(arrival)) if trace is not None else None
+
+    def lengths(of: Lengths, recorded: str) -> np.ndarray:
+        if of.kind == "trace":
+            return getattr(trace, recorded)[rows]
+        return _lengths(of, rng, len(arrival))
+
+    prompt, output = lengths(traffic.prompt, "prompt"), lengths(traffic.output, "output")
     limit = np.full(len(output), traffic.output.longest) if traffic.output.longest else output
-    return Workload(
-        arrival, prompt, output, limit, traffic.clients if traffic.arrivals == "closed" else 0
-    )
+    clients = traffic.clients if traffic.arrivals == "closed" else 0
+    return Workload(arrival, prompt, output, limit, clients)
+
+
+def _somebody(requests: int, traffic: Traffic) -> None:
+    if requests == 0:
+        raise ScenarioError(
+            f"nobody arrives within {traffic.duration:g} s at {traffic.rate:g} req/s: raise either"
+        )
 
 
 def _arrivals(traffic: Traffic, rng: np.random.Generator) -> np.ndarray:
@@ -58,22 +66,19 @@ def _arrivals(traffic: Traffic, rng: np.random.Generator) -> np.ndarray:
     if traffic.arrivals == "constant":
         return np.arange(0.0, end, mean)
     shape = traffic.burstiness if traffic.arrivals == "gamma" else 1.0
-    arrival = np.empty(0)
-    while len(arrival) == 0 or arrival[-1] < end:
-        size = math.ceil((end - arrival[-1:].sum()) / mean * 1.1) + 64
-        gaps = rng.gamma(shape, mean / shape, size)
-        arrival = np.append(arrival, arrival[-1:].sum() + gaps.cumsum())
+    arrival, last = np.empty(0), 0.0
+    while last < end:
+        gaps = rng.gamma(shape, mean / shape, math.ceil((end - last) / mean * 1.1) + 64)
+        arrival = np.append(arrival, last + gaps.cumsum())
+        last = arrival[-1]
     return arrival[arrival < end]
 
 
-def _lengths(lengths: Lengths, rng, size: int, rows: np.ndarray | None) -> np.ndarray:
-    match lengths.kind:
-        case "trace":
-            return rows
-        case "fixed":
-            return np.full(size, int(lengths["tokens"]))
-        case "uniform":
-            return rng.integers(lengths["low"], lengths["high"], size, endpoint=True)
+def _lengths(lengths: Lengths, rng: np.random.Generator, size: int) -> np.ndarray:
+    if lengths.kind == "fixed":
+        return np.full(size, int(lengths["tokens"]))
+    if lengths.kind == "uniform":
+        return rng.integers(int(lengths["low"]), int(lengths["high"]), size, endpoint=True)
     drawn = rng.lognormal(math.log(lengths["median"]), lengths["sigma"], size)
     return np.clip(drawn, lengths["low"], lengths["high"]).astype(np.int64)
 
@@ -81,16 +86,14 @@ def _lengths(lengths: Lengths, rng, size: int, rows: np.ndarray | None) -> np.nd
 def _module(traffic: Traffic) -> Workload:
     """The module's stream, number by number: per request an interval, a prompt, an output."""
     rng, now, rows = random.Random(traffic.seed), 0.0, []
-    sizes = [(math.log(x["median"]), x["sigma"], x["low"], x["high"]) for x in (traffic.prompt, traffic.output)]
-    while True:
-        now += rng.expovariate(traffic.rate)
-        if now >= traffic.duration:
-            break
-        rows.append((now, *(int(min(hi, max(lo, rng.lognormvariate(mu, sd)))) for mu, sd, lo, hi in sizes)))
-    if not rows:
-        raise ScenarioError(
-            f"no request arrives within {traffic.duration:g} s at {traffic.rate:g} req/s: raise either"
-        )
+
+    def length(of: Lengths) -> int:
+        drawn = rng.lognormvariate(math.log(of["median"]), of["sigma"])
+        return int(min(of["high"], max(of["low"], drawn)))
+
+    while (now := now + rng.expovariate(traffic.rate)) < traffic.duration:
+        rows.append((now, length(traffic.prompt), length(traffic.output)))
+    _somebody(len(rows), traffic)
     arrival, prompt, output = (np.array(column) for column in zip(*rows, strict=True))
     arrival = arrival if traffic.as_printed else arrival * 1e3
     return Workload(arrival, prompt, output, np.full(len(rows), traffic.output.longest))

@@ -33,15 +33,22 @@ def distribution(
     """
     scale = alt.Scale(type="log", nice=False) if log else alt.Scale(nice=False)
     y = "upto" if cumulative else "share"
-    colour = alt.Color("variant:N", sort=None, title=None).scale(
-        domain=list(colours), range=list(colours.values())
-    ).legend(None)
+    # A histogram's tail is what people look for: a square root keeps it in sight beside the peak.
+    height = alt.Scale() if cumulative else alt.Scale(type="sqrt")
+    reached = limit is not None and limit <= 1.3 * float(bins["high"].max())
+    colour = (
+        alt.Color("variant:N", sort=None, title=None)
+        .scale(domain=list(colours), range=list(colours.values()))
+        .legend(None)
+    )
     x = alt.X("low:Q", title=f"{title}, ms" + (" (log)" if log else ""), scale=scale).axis(
         format="~s" if not log else "~g", tickCount=6
     )
     base = alt.Chart(bins).encode(
         x=x,
-        y=alt.Y(f"{y}:Q", title=f"% of {of}" + (" at or below" if cumulative else "")),
+        y=alt.Y(f"{y}:Q", scale=height).title(
+            f"% of {of}" + (" at or below" if cumulative else " (√ scale)")
+        ),
         color=colour,
         tooltip=[
             alt.Tooltip("variant:N"),
@@ -54,7 +61,7 @@ def distribution(
     layers = [base.mark_line(interpolate="step-after", strokeWidth=1.8)]
     if not cumulative:
         area = base.mark_area(interpolate="step-after", opacity=0.16, line=False)
-        layers.insert(0, area.encode(y=alt.Y(f"{y}:Q", stack=None)))
+        layers.insert(0, area.encode(y=alt.Y(f"{y}:Q", scale=height, stack=None)))
     p95 = alt.Chart(marks).encode(x=alt.X("p95:Q", scale=scale), color=colour)
     layers.append(
         p95.mark_rule(strokeDash=[4, 3], strokeWidth=1.5).encode(
@@ -67,14 +74,24 @@ def distribution(
         )
     )
     if limit is not None:
-        at = alt.Chart(pd.DataFrame({"x": [limit], "text": ["limit"]})).encode(x=alt.X("x:Q", scale=scale))
-        layers.append(at.mark_rule(color=MARK[dark], strokeWidth=1.5))
-        layers.append(
-            at.mark_text(color=MARK[dark], angle=270, align="left", baseline="bottom", dx=2, dy=-3, fontSize=11).encode(
-                text="text:N", y=alt.value(150)
-            )
-        )
+        layers += _limit(limit, scale if reached else None, dark)
     return alt.layer(*layers).properties(height=200)
+
+
+def _limit(limit: float, scale: alt.Scale | None, dark: bool) -> list:
+    """A rule at the limit; without a scale, a word at the right edge that it lies beyond."""
+    data = pd.DataFrame(
+        {"x": [limit], "text": [f"limit {limit:,.6g} ms" + ("" if scale else " →")]}
+    )
+    if scale is None:
+        text = alt.Chart(data).mark_text(color=MARK[dark], align="right", dx=-4, fontSize=11)
+        return [text.encode(text="text:N", x=alt.value("width"), y=alt.value(150))]
+    at = alt.Chart(data).encode(x=alt.X("x:Q", scale=scale))
+    text = at.mark_text(color=MARK[dark], angle=270, align="center", dy=-6, fontSize=11)
+    return [
+        at.mark_rule(color=MARK[dark], strokeWidth=1.5),
+        text.encode(text="text:N", y=alt.value(110)),
+    ]
 
 
 def gantt(rows: pd.DataFrame, shade: tuple[float, float], dark: bool, seats: dict[str, int]):
@@ -85,8 +102,10 @@ def gantt(rows: pd.DataFrame, shade: tuple[float, float], dark: bool, seats: dic
     panels = []
     for label, count in seats.items():
         own = data[data["variant"] == label]
-        y = alt.Y("seat:O", title=None).scale(domain=list(range(count))).axis(
-            values=[0, count - 1], ticks=False, domain=False
+        y = (
+            alt.Y("seat:O", title=None)
+            .scale(domain=list(range(count)))
+            .axis(values=[0, count - 1], ticks=False, domain=False)
         )
         tips = [
             alt.Tooltip("phase:N"),
@@ -94,23 +113,33 @@ def gantt(rows: pd.DataFrame, shade: tuple[float, float], dark: bool, seats: dic
             alt.Tooltip("t0:Q", title="from, s", format=".3f"),
             alt.Tooltip("t1:Q", title="to, s", format=".3f"),
         ]
-        decodes = alt.Chart(own[own["phase"] == "decode"]).mark_bar().encode(
-            **where,
-            y=y,
-            color=alt.Color("itl:Q", title="ITL, ms").scale(
-                domain=[shade[0], sum(shade) / 2, shade[1]], range=RAMP[dark], clamp=True
-            ).legend(orient="top", gradientLength=160, gradientThickness=10),
-            tooltip=[*tips, alt.Tooltip("itl:Q", title="worst ITL, ms", format=",.2f")],
+        decodes = (
+            alt.Chart(own[own["phase"] == "decode"])
+            .mark_bar()
+            .encode(
+                **where,
+                y=y,
+                color=alt.Color("itl:Q", title="ITL, ms")
+                .scale(domain=[shade[0], sum(shade) / 2, shade[1]], range=RAMP[dark], clamp=True)
+                .legend(orient="top", gradientLength=160, gradientThickness=10),
+                tooltip=[*tips, alt.Tooltip("itl:Q", title="worst ITL, ms", format=",.2f")],
+            )
         )
-        others = alt.Chart(own[own["phase"] != "decode"]).mark_bar().encode(
-            **where,
-            y=y,
-            fill=alt.Fill("phase:N", title=None, sort=ORDER).scale(
-                domain=ORDER, range=[PHASE_COLOURS[p][dark] for p in ORDER]
-            ).legend(orient="top"),
-            tooltip=tips,
+        others = (
+            alt.Chart(own[own["phase"] != "decode"])
+            .mark_bar()
+            .encode(
+                **where,
+                y=y,
+                fill=alt.Fill("phase:N", title=None, sort=ORDER)
+                .scale(domain=ORDER, range=[PHASE_COLOURS[p][dark] for p in ORDER])
+                .legend(orient="top"),
+                tooltip=tips,
+            )
         )
-        panels.append(alt.layer(decodes, others).properties(title=label, width="container", height=130))
+        panels.append(
+            alt.layer(decodes, others).properties(title=label, width="container", height=130)
+        )
     for panel in panels:
         panel.width = 1_000
     return alt.vconcat(*panels, spacing=8).resolve_scale(x="shared", color="shared", fill="shared")
@@ -121,7 +150,10 @@ def stamped(chart, title: str, stamp: str, dark: bool):
     ground, ink = ("#0e1117", "#fafafa") if dark else ("#ffffff", "#1f2328")
     return (
         alt.vconcat(chart)
-        .properties(title=alt.Title(title, subtitle=stamp, anchor="start", subtitleFontSize=9), background=ground)
+        .properties(
+            title=alt.Title(title, subtitle=stamp, anchor="start", subtitleFontSize=9),
+            background=ground,
+        )
         .configure_title(color=ink, subtitleColor=ink)
         .configure_axis(labelColor=ink, titleColor=ink, gridOpacity=0.2)
         .configure_legend(labelColor=ink, titleColor=ink)

@@ -20,7 +20,11 @@ from .palette import variant_colours
 from .timeline import opening_window, pack, shade_scale
 from .timeline import timeline as canvas
 
-SHOWN = (("itl", "tokens", "tpot_slo"), ("ttft", "requests", "ttft_slo"), ("tpot", "requests", "tpot_slo"))
+SHOWN = (
+    ("itl", "tokens", "tpot_slo"),
+    ("ttft", "requests", "ttft_slo"),
+    ("tpot", "requests", "tpot_slo"),
+)
 
 
 def dark() -> bool:
@@ -38,7 +42,7 @@ def runs() -> tuple[Scenario, list[Run]]:
     if "trace" in scenario.traffic.uses and trace is None:
         name = scenario.traffic.trace
         st.info(
-            f"This link shows a trace that stays with whoever has it: drop the file {name} in the sidebar."
+            f"This link shows a trace that is not part of it: drop the file {name} in the sidebar."
             if name
             else "Drop a trace in the sidebar, or choose other arrivals."
         )
@@ -62,7 +66,9 @@ def verdict(runs: Sequence[Run], scenario: Scenario) -> None:
 
 def headline(runs: Sequence[Run], scenario: Scenario) -> None:
     table = tables.compared(runs, scenario, tables.HEADLINE, dark())
-    st.table(table, border="horizontal", alt="Figures of each variant, with differences to the baseline")
+    st.table(
+        table, border="horizontal", alt="Figures of each variant, with differences to the baseline"
+    )
 
 
 @st.cache_data(max_entries=8, show_spinner=False)
@@ -96,7 +102,9 @@ def timeline(runs: Sequence[Run], scenario: Scenario) -> None:
 def _gantt(runs: Sequence[Run], scenario: Scenario, window: tuple[float, float]) -> None:
     t0, t1 = window
     rows = coalesced(runs, t0, t1)
-    chart = charts.gantt(rows, shade_scale(runs, scenario), dark(), {run.label: run.seats for run in runs})
+    chart = charts.gantt(
+        rows, shade_scale(runs, scenario), dark(), {run.label: run.seats for run in runs}
+    )
     title = f"Timeline from {duration(t0)} to {duration(t1)}"
     with st.container(border=True):
         left, middle, right = st.columns([6, 1, 1], vertical_alignment="center")
@@ -140,7 +148,11 @@ def distributions(runs: Sequence[Run], scenario: Scenario) -> None:
     left, right = st.columns([4, 1], vertical_alignment="bottom")
     left.subheader("How the latencies are spread", anchor=False)
     form = right.segmented_control(
-        "Form", ["Histogram", "CDF"], default="Histogram", required=True, label_visibility="collapsed"
+        "Form",
+        ["Histogram", "CDF"],
+        default="Histogram",
+        required=True,
+        label_visibility="collapsed",
     )
     colours = {run.label: variant_colours(k)[dark()] for k, run in enumerate(runs)}
     st.markdown(
@@ -181,7 +193,9 @@ def _distribution(runs, scenario, colours, name, of, limit, cumulative) -> None:
         dark=dark(),
         cumulative=cumulative,
     )
-    st.altair_chart(chart, key=f"chart-{name}", alt=f"{metric.label} of each variant; {metric.about}")
+    st.altair_chart(
+        chart, key=f"chart-{name}", alt=f"{metric.label} of each variant; {metric.about}"
+    )
     export(name, scenario, lambda: bins, chart, f"{metric.label}, ms", dark())
 
 
@@ -193,7 +207,11 @@ def figures(runs: Sequence[Run], scenario: Scenario) -> None:
             "\\* too few requests: no 95 % upper bound for this percentile exists."
             " Percentiles are numpy's linear method over all values."
         )
-        export("figures", scenario, lambda: figure_table(runs, scenario).rename_axis("figure").reset_index())
+        export(
+            "figures",
+            scenario,
+            lambda: figure_table(runs, scenario).rename_axis("figure").reset_index(),
+        )
 
 
 def definitions() -> None:

@@ -27,7 +27,8 @@ PRESETS = {
     "Busy half minute": "",
     "The module's own, 16 req/s": "v=static&v=continuous&v=chunked&rate=16",
     "The module as printed": "v=static&v=continuous&v=chunked&rate=16&as_printed=1",
-    "Chunk 8 to 2048": "v=continuous&v=chunked:chunk=8&v=chunked:chunk=32&v=chunked:chunk=128&v=chunked:chunk=512&v=chunked:chunk=2048&baseline=0&rate=16",
+    "Chunk 8 to 2048": "v=continuous&v=chunked:chunk=8&v=chunked:chunk=32&v=chunked:chunk=128"
+    "&v=chunked:chunk=512&v=chunked:chunk=2048&baseline=0&rate=16",
     "Two budgets": "v=chunked:max_num_batched_tokens=256&v=chunked:max_num_batched_tokens=8192",
     "Bursts": "arrivals=gamma&rate=24&burstiness=0.1",
     "Closed loop, 48 clients": "arrivals=closed&clients=48&requests=1000",
@@ -126,7 +127,9 @@ def _variants() -> dict[str, list[str]]:
 
 def _variant_controls(number: int) -> None:
     state = st.session_state
-    st.selectbox("Policy", POLICIES, format_func=lambda p: POLICIES[p].label, key=f"{number}.policy")
+    st.selectbox(
+        "Policy", POLICIES, format_func=lambda p: POLICIES[p].label, key=f"{number}.policy"
+    )
     policy = POLICIES[state[f"{number}.policy"]]
     st.caption(policy.about)
     for name in _changeable(policy.name):
@@ -140,7 +143,13 @@ def _variant_controls(number: int) -> None:
             placeholder="as for all",
         )
     if len(state.variants) > 1:
-        st.button("Remove", key=f"{number}.remove", icon=":material/delete:", on_click=_remove, args=(number,))
+        st.button(
+            "Remove",
+            key=f"{number}.remove",
+            icon=":material/delete:",
+            on_click=_remove,
+            args=(number,),
+        )
 
 
 def _remove(number: int) -> None:
@@ -201,7 +210,8 @@ def _upload() -> None:
         key="upload",
         on_change=_take,
         max_upload_size=traces.MAX_UPLOAD_MB,
-        help=f"A CSV that begins with {columns}; up to {traces.MAX_UPLOAD_MB} MB (SLOTSCOPE_MAX_UPLOAD_MB)",
+        help=f"A CSV that begins with {columns}; up to {traces.MAX_UPLOAD_MB} MB"
+        " (SLOTSCOPE_MAX_UPLOAD_MB)",
     )
     if problem := state.get("upload_problem"):
         st.error(problem)
@@ -224,7 +234,9 @@ def _take() -> None:
         return
     name = traces.name_of(content)
     state.files = state.get("files", {}) | {name: workload}
-    state.upload_note = f"{form.label}: {len(workload):,} requests over {workload.arrival[-1] / 1e3:,.0f} s"
+    state.upload_note = (
+        f"{form.label}: {len(workload):,} requests over {workload.arrival[-1] / 1e3:,.0f} s"
+    )
     if state.trace and state.trace != name:
         state.upload_note += f". This is not the file {state.trace} that the link was made with"
     if state.trace != name and len(workload) > 1_000:
@@ -238,17 +250,19 @@ def _kept() -> set[str]:
     return {name for n in state.variants for name in POLICIES[state[f"{n}.policy"]].keeps}
 
 
-def _numbers(title: str, names: Iterable[str], wanted, expanded: bool = True) -> dict[str, list[str]]:
+def _numbers(
+    title: str, names: Iterable[str], wanted, expanded: bool = True
+) -> dict[str, list[str]]:
     with st.expander(title, expanded=expanded):
-        return _row(name for name in names if name in wanted)
+        return _row((name for name in names if name in wanted), abreast=1)
 
 
-def _row(names: Iterable[str]) -> dict[str, list[str]]:
-    """Number controls, two in a row. They have no range of their own: the scenario's check speaks."""
+def _row(names: Iterable[str], abreast: int = 2) -> dict[str, list[str]]:
+    """Number controls, so many abreast. Their range is left to the scenario's check."""
     state, query = st.session_state, {}
     names = list(names)
-    for k in range(0, len(names), 2):
-        for column, name in zip(st.columns(2), names[k : k + 2], strict=False):
+    for k in range(0, len(names), abreast):
+        for column, name in zip(st.columns(abreast), names[k : k + abreast], strict=False):
             parameter = PARAMETERS[name]
             whole = isinstance(parameter.default, int)
             state.setdefault(name, parameter.default)

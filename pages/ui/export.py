@@ -1,7 +1,8 @@
-"""A chart or a table as a file: PNG at twice the size, SVG, CSV, each stamped with where it comes from."""
+"""A chart or a table as a file: PNG at twice the size, SVG, CSV, each saying what it is of."""
 
 from collections.abc import Callable
 from io import BytesIO
+from typing import Literal
 
 import altair as alt
 import pandas as pd
@@ -13,7 +14,7 @@ from sim.table import csv, stamp
 from . import charts, share
 
 
-def picture(chart: alt.TopLevelMixin, kind: str) -> bytes:
+def picture(chart: alt.TopLevelMixin, kind: Literal["png", "svg"]) -> bytes:
     """The chart as PNG or SVG."""
     out = BytesIO()
     chart.save(out, format=kind, scale_factor=2 if kind == "png" else 1)
@@ -33,8 +34,8 @@ def export(
     with st.popover("Export", icon=":material/download:", type="tertiary"):
         if chart is not None:
             whole = charts.stamped(chart, title, stamp(scenario, host), dark)
-            for kind, mime in (("png", "image/png"), ("svg", "image/svg+xml")):
-                _button(f"{name}.{kind}", lambda kind=kind: picture(whole, kind), mime)
+            _button(f"{name}.png", lambda: picture(whole, "png"), "image/png")
+            _button(f"{name}.svg", lambda: picture(whole, "svg"), "image/svg+xml")
         _button(f"{name}.csv", lambda: csv(table(), scenario, host).encode(), "text/csv")
 
 

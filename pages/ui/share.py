@@ -57,25 +57,30 @@ def _shelf() -> OrderedDict[tuple, Run]:
 
 
 def runs_of(scenario: Scenario, trace: Workload | None) -> list[Run]:
-    """The scenario's runs, from the shelf where they stand there already. ScenarioError as `check`."""
+    """The scenario's runs, from the shelf where they stand there already.
+
+    ScenarioError as `Scenario.check`. A control that moves meanwhile ends the run.
+    """
     shelf, runs, workload = _shelf(), [], None
-    bar = None
+    bar = st.empty()
     for variant in scenario.variants:
         key = (scenario.traffic, variant, scenario.limits_of(variant), scenario.cost_of(variant))
         if key not in shelf:
             if workload is None:
                 workload = draw(scenario.traffic, trace)
                 scenario.check(len(workload))
-                bar = st.empty()
 
-            def go_on(done, label=variant.label, bar=bar):
-                bar.progress(done, f"Simulating {label}")  # and stops here when a control moves
+            def go_on(done, label=variant.label):
+                bar.progress(done, f"Simulating {label}")
 
             shelf[key] = serve_variant(scenario, variant, workload, go_on)
         shelf.move_to_end(key)
         runs.append(shelf[key])
-    if bar is not None:
-        bar.empty()
-    while len(shelf) > len(runs) and sum(len(run.requests) for run in shelf.values()) > KEPT_REQUESTS:
+    bar.empty()
+    while len(shelf) > len(runs) and _rows(shelf) > KEPT_REQUESTS:
         shelf.popitem(last=False)
     return runs
+
+
+def _rows(shelf: OrderedDict[tuple, Run]) -> int:
+    return sum(len(run.requests) for run in shelf.values())

@@ -12,7 +12,8 @@ from sim.table import figure_table, requests_table
 
 from .palette import BETTER, WORSE
 
-HEADLINE = ("itl_p99", "ttft_p95", "tpot_p95", "e2e_p95", "tok_s", "goodput", "use_all", "longest_wait")
+HEADLINE = ("itl_p99", "ttft_p95", "tpot_p95", "tok_s", "goodput", "longest_wait")
+NBSP = "\u00a0"
 
 
 def number(value: float, unit: str) -> str:
@@ -22,18 +23,21 @@ def number(value: float, unit: str) -> str:
     if unit == "ms" and abs(value) >= 9_950:
         value, unit = value / 1e3, "s"
     digits = 0 if abs(value) >= 99.5 or unit == "requests" else 1 if abs(value) >= 9.95 else 2
-    return f"{value:,.{digits}f} {unit}"
+    return f"{value:,.{digits}f}{NBSP}{unit}"
 
 
 def difference(value: float, base: float) -> str:
     """'−77 %', '+13 %', '×126'; nothing where they are alike."""
-    if not (base and math.isfinite(base) and math.isfinite(value)) or abs(value / base - 1) < 0.0005:
+    if (
+        not (base and math.isfinite(base) and math.isfinite(value))
+        or abs(value / base - 1) < 0.0005
+    ):
         return ""
     ratio = value / base
     if ratio >= 3:
         return f"×{ratio:,.0f}" if ratio >= 9.95 else f"×{ratio:.1f}"
     percent = abs(100 * (ratio - 1))
-    return f"{'+' if ratio > 1 else '−'}{percent:.0f} %" if percent >= 9.95 else f"{'+' if ratio > 1 else '−'}{percent:.1f} %"
+    return f"{'+' if ratio > 1 else '−'}{percent:.{0 if percent >= 9.95 else 1}f}{NBSP}%"
 
 
 def compared(runs: Sequence[Run], scenario: Scenario, names: Sequence[str], dark: bool):

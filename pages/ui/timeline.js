@@ -468,13 +468,13 @@ function markup() {
       <output class="clock"></output>
       <span class="tools"><button class="in" title="Zoom in (W)" aria-label="Zoom in">+</button>
         <button class="out" title="Zoom out (S)" aria-label="Zoom out">−</button>
-        <button class="fit" title="Whole run (F)">Fit</button>
+        <button class="fit" title="Whole run, and back (F)">Fit</button>
         <button class="png" title="This window as a picture">PNG</button>
         <button class="chart" title="This window as a chart to export">Chart</button></span>
     </div>
     <div class="legend"></div>
     <div class="stage"><canvas tabindex="0" role="img"></canvas><div class="tip" hidden></div></div>
-    <div class="keys">W S zoom · A D move · F fit · Space play · Ctrl+wheel zoom · drag moves · click picks a request</div>`;
+    <div class="keys">W S zoom · A D move · F fit · Space play · Ctrl+wheel zoom · drag moves · click picks a request (red: its wait)</div>`;
   return root;
 }
 
@@ -492,7 +492,6 @@ function legend(ui) {
   add(`background:${css[PREFILL]}`, "prefill");
   if (present.has(HELD)) add(`background:repeating-linear-gradient(135deg,${css[HELD]} 0 3px,transparent 3px 4px)`, "padding: seat held for nothing");
   if (present.has(STALL)) add(`background:repeating-linear-gradient(135deg,${css[STALL]} 0 3px,transparent 3px 4px)`, "stalled: no tokens left in the step");
-  add("width:12px;height:2px;background:" + ui.colours.mark, "wait of the lit request");
 }
 
 function mount(parent) {
@@ -513,8 +512,21 @@ function mount(parent) {
       draw(ui);
     });
   };
-  ui.move = (change) => { ui.touched = true; ui.view = moved(ui.view, ui.data.whole, change); ui.redraw(true); };
-  ui.fit = () => { ui.touched = true; ui.view = { t0: 0, t1: ui.data.whole }; ui.redraw(true); };
+  ui.show = (view) => {
+    ui.touched = true;
+    ui.view = view;
+    ui.hovered = null;
+    find(".tip").hidden = true;
+    ui.redraw(true);
+  };
+  ui.move = (change) => ui.show(moved(ui.view, ui.data.whole, change));
+  // The whole run, and from there back to the window that the page opened on.
+  ui.fit = () => {
+    const { whole, window } = ui.data, all = ui.view.t0 === 0 && ui.view.t1 === whole;
+    ui.show(all ? { t0: window[0], t1: window[1] } : { t0: 0, t1: whole });
+  };
+  // About the pointer, as long as it is over the plot.
+  ui.zoom = (zoom) => ui.move(ui.pointer == null ? { zoom } : { zoom, middle: ui.time(ui.pointer) });
 
   const showClock = () => {
     find(".clock").textContent = ui.playhead == null ? "" : `${(ui.playhead / 1000).toFixed(2)} s`;
@@ -570,8 +582,8 @@ function mount(parent) {
 }
 
 const KEYS = {
-  w: (ui) => ui.move({ zoom: 0.7 }),
-  s: (ui) => ui.move({ zoom: 1 / 0.7 }),
+  w: (ui) => ui.zoom(0.7),
+  s: (ui) => ui.zoom(1 / 0.7),
   a: (ui) => ui.move({ shift: -0.15 }),
   d: (ui) => ui.move({ shift: 0.15 }),
   f: (ui) => ui.fit(),
@@ -607,6 +619,7 @@ function listen(ui) {
     ui.component.setTriggerValue("pick", hit.request);
   };
   canvas.onpointermove = (event) => {
+    ui.pointer = event.offsetX >= GUTTER && event.offsetX <= GUTTER + ui.plotWidth ? event.offsetX : null;
     if (dragged && Math.abs(event.offsetX - dragged.x) > 3) dragged.far = true;
     if (dragged?.far) {
       ui.view = dragged.view;
@@ -623,7 +636,7 @@ function listen(ui) {
     }
     if ((hit ? hit.request : null) !== ui.hovered) { ui.hovered = hit ? hit.request : null; ui.redraw(false); }
   };
-  canvas.onpointerleave = () => { tip.hidden = true; ui.hovered = null; ui.redraw(false); };
+  canvas.onpointerleave = () => { tip.hidden = true; ui.hovered = ui.pointer = null; ui.redraw(false); };
 }
 
 // The window as seen, with the line that says where it comes from.

@@ -1,11 +1,11 @@
-"""The slot timeline as a component: packs runs into bytes, mounts timeline.js, hears what was picked."""
+"""The slot timeline as a component: packs runs into bytes, mounts timeline.js, hears of clicks."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import streamlit as st
+from streamlit.components import v2
 
 from sim.explain import why_waited
 from sim.run import Run
@@ -15,7 +15,7 @@ from sim.table import stamp
 from .palette import variant_colours
 
 HERE = Path(__file__).parent
-_mount = st.components.v2.component(
+_mount = v2.component(
     "slot_timeline",
     html="<div></div>\n",
     css=(HERE / "timeline.css").read_text(),
@@ -39,13 +39,21 @@ def opening_window(runs: Sequence[Run]) -> tuple[float, float]:
 def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
     """Little-endian: u4 length of a JSON header, the header, then its columns, each 8-aligned."""
     first = runs[0].requests
-    columns = {"all.arrival": first["arrival"], "all.prompt": first["prompt"], "all.output": first["output"]}
+    columns = {
+        "all.arrival": first["arrival"],
+        "all.prompt": first["prompt"],
+        "all.output": first["output"],
+    }
     for k, run in enumerate(runs):
         order = np.lexsort((run.segments["t0"], run.segments["seat"]))
         segments, steps = run.segments[order], run.steps
         offset = np.searchsorted(segments["seat"], np.arange(run.seats + 1))
-        columns |= {f"{k}.{name}": segments[name] for name in ("t0", "t1", "request", "tokens", "phase")}
-        columns |= {f"{k}.{name}": run.requests[name] for name in ("start", "first", "last", "finish")}
+        columns |= {
+            f"{k}.{name}": segments[name] for name in ("t0", "t1", "request", "tokens", "phase")
+        }
+        columns |= {
+            f"{k}.{name}": run.requests[name] for name in ("start", "first", "last", "finish")
+        }
         columns |= {
             f"{k}.offset": offset,
             f"{k}.stepT0": steps["t0"],

@@ -19,7 +19,7 @@ from . import policy
 
 @policy("Static batching", "max_num_seqs")
 def static(s, lim):
-    """A batch starts together, padded to its longest prompt, and leaves when its longest output ends."""
+    """A batch starts together, padded to its longest prompt, and leaves when all of it is done."""
     decode(s)
     pad(s, 0, s.n.running - s.n.decoding)
     longest, begins = 0, s.n.running == 0
@@ -34,7 +34,7 @@ def static(s, lim):
 
 @policy("Continuous batching", "max_num_seqs", "max_num_batched_tokens")
 def continuous(s, lim):
-    """Whoever is done leaves at once; whole prompts join the running decodes' step while they fit."""
+    """Whoever is done leaves at once; whole prompts join the decodes' step while they fit."""
     decode(s)
     while may_admit(s, todo(s, head(s)) <= room(s, lim), BUDGET):
         i = admit(s)
@@ -46,7 +46,7 @@ def continuous(s, lim):
 
 @policy("Chunked prefill", "max_num_seqs", "max_num_batched_tokens", "chunk")
 def chunked(s, lim):
-    """Decodes never wait; each prompt advances by a chunk a step through what the budget leaves."""
+    """Decodes never wait; each prompt takes a chunk a step of what the budget leaves."""
     decode(s)
     while may_admit(s, room(s, lim) > 0, BUDGET):
         admit(s)
