@@ -1,8 +1,9 @@
 """Runs in words: sentences that a person could read aloud, made from figures."""
 
+import math
 from collections.abc import Sequence
 
-from .metrics import METRICS, Sample, longest_wait, waits
+from .metrics import METRICS, longest_wait, waits
 from .run import Run
 from .state import STOPS
 
@@ -16,36 +17,29 @@ def duration(ms: float) -> str:
     return f"{ms:,.0f} ms" if abs(ms) >= 9.95 else f"{ms:.2g} ms"
 
 
-def change(name: str, before: float, after: float) -> str:
-    """'cuts ITL p99 from 71 ms to 17 ms', 'raises TTFT p95 by 13 %', 'leaves … as it is'."""
-    if not before > 0 or abs(after / before - 1) < 0.005:
-        return (
-            f"leaves {name} as it is"
-            if after == before or before > 0
-            else f"takes {name} to {duration(after)}"
-        )
+def change(name: str, before: float, after: float) -> tuple[str, str]:
+    """('cuts', 'ITL p99 from 71 to 17 ms'), ('raises', 'TTFT p95 by 13 %'), ('leaves', …)."""
+    if abs(after - before) <= 0.005 * before:
+        return "leaves", f"{name} as it is"
     verb = "cuts" if after < before else "raises"
-    if 0.67 < after / before < 1.5:
-        return f"{verb} {name} by {100 * abs(after / before - 1):.2g} %"
+    if before > 0 and 0.67 < after / before < 1.5:
+        return verb, f"{name} by {100 * abs(after / before - 1):.2g} %"
     first, last = duration(before), duration(after)
     same = first.rpartition(" ")[2] == last.rpartition(" ")[2]
-    return f"{verb} {name} from {first.rpartition(' ')[0] if same else first} to {last}"
+    return verb, f"{name} from {first.rpartition(' ')[0] if same else first} to {last}"
 
 
 def verdict(run: Run, baseline: Run) -> str:
     """What the run gains and costs against the baseline, in one sentence."""
-    parts = []
+    parts, said = [], ""
     for name, q in HEADLINE:
-        before, after = (METRICS[name].of(r) for r in (baseline, run))
-        parts.append(_of(name, q, before, after))
+        before, after = (METRICS[name].of(r).quantile(q) for r in (baseline, run))
+        if math.isnan(before):  # one-token outputs have no ITL
+            continue
+        verb, what = change(f"{METRICS[name].label} p{100 * q:.0f}", before, after)
+        parts.append(what if verb == said else f"{verb} {what}")
+        said = verb
     return f"{run.label} {' and '.join(parts)} against {baseline.label}."
-
-
-def _of(name: str, q: float, before: Sample, after: Sample) -> str:
-    label = f"{METRICS[name].label} p{100 * q:.0f}"
-    if not len(before.values):
-        return f"has no {label}"
-    return change(label, before.quantile(q), after.quantile(q))
 
 
 def why_waited(run: Run) -> str:

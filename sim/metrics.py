@@ -128,7 +128,7 @@ class Figure(NamedTuple):
     q: float = 0.0
 
 
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
 def useful_share(run: Run, of_held: bool) -> float:
@@ -288,5 +288,5 @@ def figures(run: Run, slo: Slo) -> dict[str, float]:
 def unsupported(run: Run) -> set[str]:
     """Figures whose quantile the sample is too small for: no upper bound with 95 % exists."""
     return {
-        name for name, f in FIGURES.items() if f.q and not METRICS[f.metric].of(run).supports(f.q)
+        name for name, f in FIGURES.items() if 0 < f.q < 1 and not METRICS[f.metric].of(run).supports(f.q)
     }

@@ -19,7 +19,7 @@ class Parameter(NamedTuple):
 
     @property
     def span(self) -> str:
-        return f"{self.low:,g} to {self.high:,g} {self.unit}".rstrip()
+        return f"{self.low:,.12g} to {self.high:,.12g} {self.unit}".rstrip()
 
     def parse(self, text: str) -> float:
         """The number in `text`. ScenarioError unless it is one in range."""
@@ -34,7 +34,7 @@ class Parameter(NamedTuple):
                 raise ScenarioError(f"{self.name} {text[:40]} is not whole: give {self.span}")
             value = int(value)
         if not self.low <= value <= self.high:
-            raise ScenarioError(f"{self.name} {value:g} is out of range: give {self.span}")
+            raise ScenarioError(f"{self.name} {value:,.12g} is out of range: give {self.span}")
         return value
 
 

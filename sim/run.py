@@ -68,8 +68,8 @@ def serve(
         limits.max_num_seqs,
         float(s.n.now),
         repack_fields(s.requests.view(np.ndarray)[COLUMNS]),
-        np.array(s.steps[: s.n.steps]).view(np.ndarray),
-        np.array(s.segments[: s.n.segments]).view(np.ndarray),
+        s.steps[: s.n.steps].view(np.ndarray),
+        s.segments[: s.n.segments].view(np.ndarray),
     )
 
 

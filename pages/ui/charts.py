@@ -35,7 +35,7 @@ def distribution(
     y = "upto" if cumulative else "share"
     # A histogram's tail is what people look for: a square root keeps it in sight beside the peak.
     height = alt.Scale() if cumulative else alt.Scale(type="sqrt")
-    reached = limit is not None and limit <= 1.3 * float(bins["high"].max())
+    reached = limit is not None and bool((1.3 * bins["high"] >= limit).any())
     colour = (
         alt.Color("variant:N", sort=None, title=None)
         .scale(domain=list(colours), range=list(colours.values()))

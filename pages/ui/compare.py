@@ -34,10 +34,9 @@ def dark() -> bool:
 def runs() -> tuple[Scenario, list[Run]]:
     """The scenario of the sidebar and its runs; where it can't be run, say why and stop."""
     scenario, notices = st.session_state.scenario, st.session_state.notices
-    for notice in notices:
-        st.warning(f"{notice}.", icon=":material/error:")
     if notices:
-        st.caption("What can't be had stays as in the opening scenario.")
+        lines = [f"- {notice}." for notice in notices]
+        st.warning("\n".join(lines), title="Not as asked; this part is as in the opening scenario:")
     trace = controls.trace()
     if "trace" in scenario.traffic.uses and trace is None:
         name = scenario.traffic.trace
@@ -91,7 +90,7 @@ def timeline(runs: Sequence[Run], scenario: Scenario) -> None:
     if result.chart:
         st.session_state.window = (result.chart["t0"], result.chart["t1"])
     if result.failed:
-        st.session_state.window = opening_window(runs)
+        st.session_state.window = opening_window(runs, scenario.baseline)
     if window := st.session_state.get("window"):
         _gantt(runs, scenario, window)
     _request(runs, picked)

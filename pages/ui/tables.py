@@ -12,7 +12,7 @@ from sim.table import figure_table, requests_table
 
 from .palette import BETTER, WORSE
 
-HEADLINE = ("itl_p99", "ttft_p95", "tpot_p95", "tok_s", "goodput", "longest_wait")
+HEADLINE = ("itl_p99", "itl_max", "ttft_p95", "tpot_p95", "tok_s", "goodput", "longest_wait")
 NBSP = "\u00a0"
 
 

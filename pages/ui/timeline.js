@@ -161,6 +161,12 @@ export function duration(ms) {
   return `${ms.toFixed(size >= 99.5 ? 0 : size >= 9.95 ? 1 : 2)} ms`;
 }
 
+// "12.80 to 17.91 s"
+const span = ({ t0, t1 }) => {
+  const digits = Math.max(0, Math.min(3, 2 - Math.floor(Math.log10((t1 - t0) / 1000))));
+  return `${(t0 / 1000).toFixed(digits)} to ${(t1 / 1000).toFixed(digits)} s`;
+};
+
 const count = (n) => n.toLocaleString("en-US");
 
 // ---------------------------------------------------------------- drawing
@@ -234,7 +240,8 @@ function drawTitle(ui, pen, variant, panel) {
   const at = GUTTER + 26 + pen.measureText(variant.label).width;
   pen.font = `12px ${ui.font}`;
   pen.globalAlpha = 0.7;
-  const ends = variant.total > ui.view.t1 ? `  ·  goes on to ${duration(variant.total)} →` : "";
+  const slow = variant.total > 1.05 * Math.min(...ui.data.variants.map((v) => v.total));
+  const ends = slow && variant.total > ui.view.t1 ? `  Goes on to ${duration(variant.total)} →` : "";
   pen.fillText(variant.note + ends, at, panel.y - 10);
   pen.textAlign = "right";
   pen.fillText("seat 0", GUTTER - 8, panel.y + 6);
@@ -466,7 +473,7 @@ function markup() {
         <option value="1" selected>1×</option><option value="4">4×</option><option value="16">16×</option></select>
       <input class="scrub" type="range" min="0" max="1000" value="0" aria-label="Playhead">
       <output class="clock"></output>
-      <span class="tools"><button class="in" title="Zoom in (W)" aria-label="Zoom in">+</button>
+      <span class="tools"><output class="window"></output><button class="in" title="Zoom in (W)" aria-label="Zoom in">+</button>
         <button class="out" title="Zoom out (S)" aria-label="Zoom out">−</button>
         <button class="fit" title="Whole run, and back (F)">Fit</button>
         <button class="png" title="This window as a picture">PNG</button>
@@ -505,6 +512,7 @@ function mount(parent) {
 
   let asked = 0;
   ui.redraw = (base) => {
+    if (base) find(".window").textContent = `${span(ui.view)} of ${duration(ui.data.whole)}`;
     ui.stale ||= base;
     if (!asked) asked = requestAnimationFrame(() => {
       asked = 0;

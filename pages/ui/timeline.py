@@ -8,6 +8,7 @@ import numpy as np
 from streamlit.components import v2
 
 from sim.explain import why_waited
+from sim.metrics import longest_wait
 from sim.run import Run
 from sim.scenario import Scenario
 from sim.table import stamp
@@ -15,6 +16,7 @@ from sim.table import stamp
 from .palette import variant_colours
 
 HERE = Path(__file__).parent
+LEGIBLE = 60_000.0  # ms of a run that one screen still shows request by request
 _mount = v2.component(
     "slot_timeline",
     html="<div></div>\n",
@@ -31,9 +33,18 @@ def shade_scale(runs: Sequence[Run], scenario: Scenario) -> tuple[float, float]:
     return (floor, limit) if floor < limit else (limit / 2, limit)
 
 
-def opening_window(runs: Sequence[Run]) -> tuple[float, float]:
-    """ms: until the first variant is done. A slow one goes on beyond it, and squashes nobody."""
-    return 0.0, min(run.total for run in runs)
+def opening_window(runs: Sequence[Run], baseline: int) -> tuple[float, float]:
+    """ms: until the first variant is done, so that a slow one squashes nobody.
+
+    Of a long run, the stretch about the request that waited longest in the baseline.
+    """
+    end = min(run.total for run in runs)
+    if end <= LEGIBLE:
+        return 0.0, end
+    longest = runs[baseline].requests[longest_wait(runs[baseline])]
+    start = (longest["arrival"] + longest["first"] - LEGIBLE / 2) / 2
+    start = float(np.clip(start, 0.0, end - LEGIBLE / 2))
+    return start, start + LEGIBLE / 2
 
 
 def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
@@ -47,7 +58,7 @@ def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
     for k, run in enumerate(runs):
         order = np.lexsort((run.segments["t0"], run.segments["seat"]))
         segments, steps = run.segments[order], run.steps
-        offset = np.searchsorted(segments["seat"], np.arange(run.seats + 1))
+        offset = np.searchsorted(segments["seat"], np.arange(_taken(run) + 1))
         columns |= {
             f"{k}.{name}": segments[name] for name in ("t0", "t1", "request", "tokens", "phase")
         }
@@ -75,21 +86,26 @@ def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
             "variants": [
                 {
                     "label": run.label,
-                    "seats": run.seats,
+                    "seats": _taken(run),
                     "total": run.total,
-                    "note": why_waited(run),
+                    "note": f"{why_waited(run)} {_taken(run)} of {run.seats} seats ever taken.",
                     "colours": variant_colours(k),
                 }
                 for k, run in enumerate(runs)
             ],
             "shade": shade_scale(runs, scenario),
-            "window": opening_window(runs),
+            "window": opening_window(runs, scenario.baseline),
             "whole": max(run.total for run in runs),
             "stamp": stamp(scenario).rpartition(" · ")[0],
             "link": scenario.link(),
         }
     ).encode()
     return len(header).to_bytes(4, "little") + header + b"".join(blocks)
+
+
+def _taken(run: Run) -> int:
+    """Seats from 0 on that anybody ever sat on: the rest would be blank rows."""
+    return int(run.segments["seat"].max()) + 1
 
 
 def timeline(packed: bytes, alt: str, picked: int | None):

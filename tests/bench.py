@@ -1,0 +1,220 @@
+"""What `make bench` prints: every speed that the project promises, from one run on this machine.
+
+Ratios hold on a busy machine, absolute figures only on a quiet one.
+"""
+
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from sim.costs import COSTS
+from sim.module08 import Req
+from sim.policies import POLICIES
+from sim.run import serve
+from sim.state import Limits
+from sim.traffic import Traffic
+from sim.workload import Workload, draw
+
+COEFFICIENTS = tuple(c.default for c in COSTS["linear"].coefficients)
+LIMITS = Limits(chunk=128)
+SEATS, BUDGET, CHUNK = LIMITS
+ROOT = Path(__file__).parents[1]
+
+
+def module_lengths(requests: int, rate: float) -> Workload:
+    """Poisson arrivals at `rate` req/s with the course module's lengths."""
+    drawn = draw(Traffic(arrivals="poisson", rate=rate, duration=1.02 * requests / rate + 10))
+    return Workload(drawn.arrival[:requests], *(c[:requests] for c in (drawn.prompt, drawn.output, drawn.limit)))
+
+
+def requests_of(work: Workload) -> list[Req]:
+    rows = zip(work.arrival.tolist(), work.prompt.tolist(), work.output.tolist(), strict=True)
+    return [Req(i, *row) for i, row in enumerate(rows)]
+
+
+def tokens_per_second(work: Workload, policy: str, runs: int = 3) -> float:
+    """The best of a few runs, recording included."""
+    seconds = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        serve(work, policy, LIMITS, COEFFICIENTS)
+        seconds.append(time.perf_counter() - began)
+    return work.output.sum() / min(seconds)
+
+
+def step_ms(prefill: int, decodes: int) -> float:
+    overhead, per_token, base, per_seq = COEFFICIENTS
+    return overhead + per_token * prefill + (base + per_seq * decodes if decodes else 0.0)
+
+
+# The module's three loops, as one writes them in plain Python: requests are objects, lines are lists.
+
+
+def plain_static(requests: list[Req]) -> None:
+    now, i = 0.0, 0
+    while i < len(requests):
+        now, wave = max(now, requests[i].arrival), []
+        while i < len(requests) and len(wave) < SEATS and requests[i].arrival <= now:
+            wave.append(requests[i])
+            i += 1
+        now += step_ms(max(r.prompt_len for r in wave) * len(wave), 0)
+        for r in wave:
+            r.first_tok = now
+        for _ in range(max(r.out_len for r in wave) - 1):
+            now += step_ms(0, len(wave))
+        for r in wave:
+            r.finish = now
+
+
+def plain_continuous(requests: list[Req]) -> None:
+    now, i = 0.0, 0
+    waiting, running = deque(), []
+    while i < len(requests) or waiting or running:
+        if not waiting and not running:
+            now = max(now, requests[i].arrival)
+        while i < len(requests) and requests[i].arrival <= now:
+            waiting.append(requests[i])
+            i += 1
+        room, new = BUDGET - len(running), []
+        while waiting and len(running) + len(new) < SEATS and waiting[0].prompt_len <= room:
+            room -= waiting[0].prompt_len
+            new.append(waiting.popleft())
+        now += step_ms(sum(r.prompt_len for r in new), len(running))
+        running = [r for r in running if not emit(r, now)] + [r for r in new if not emit(r, now)]
+
+
+def plain_chunked(requests: list[Req]) -> None:
+    now, i = 0.0, 0
+    waiting, running, prefilling = deque(), [], []
+    while i < len(requests) or waiting or running or prefilling:
+        if not waiting and not running and not prefilling:
+            now = max(now, requests[i].arrival)
+        while i < len(requests) and requests[i].arrival <= now:
+            waiting.append(requests[i])
+            i += 1
+        room = BUDGET - len(running)
+        while waiting and len(running) + len(prefilling) < SEATS and room > 0:
+            prefilling.append(waiting.popleft())
+        used = 0
+        for r in prefilling:
+            take = min(CHUNK, r.prompt_len - r.prefill_done, room - used)
+            r.prefill_done += take
+            used += take
+        now += step_ms(used, len(running))
+        ready = [r for r in prefilling if r.prefill_done == r.prompt_len]
+        prefilling = [r for r in prefilling if r.prefill_done < r.prompt_len]
+        running = [r for r in running if not emit(r, now)] + [r for r in ready if not emit(r, now)]
+
+
+def emit(r: Req, now: float) -> bool:
+    """One token of r; True when it was the last."""
+    r.generated += 1
+    if r.generated == 1:
+        r.first_tok = now
+    if r.generated < r.out_len:
+        return False
+    r.finish = now
+    return True
+
+
+PLAIN = {"static": plain_static, "continuous": plain_continuous, "chunked": plain_chunked}
+
+
+def bench_engine() -> None:
+    print("Simulated output tokens per second, 1,000,000 requests of the module's lengths, 32 seats,")
+    print("chunk 128, slots, segments and steps recorded; and against the module's loop in plain Python")
+    for rate in (16, 36):
+        work, few = module_lengths(1_000_000, rate), module_lengths(4_000, rate)
+        for policy in POLICIES:
+            ours = tokens_per_second(work, policy)
+            began = time.perf_counter()
+            PLAIN[policy](requests_of(few))
+            plain = few.output.sum() / (time.perf_counter() - began)
+            target = "" if policy == "static" else "  (at least 200 M, 100 times)"
+            print(f"  {policy:12}{rate:3} req/s {ours / 1e6:7.0f} M tok/s {ours / plain:7.0f} times{target}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"  peak memory {peak:.2f} GB  (under 1.5)")
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def bench_page() -> None:
+    from playwright.sync_api import sync_playwright
+
+    port = free_port()
+    with sync_playwright() as p:
+        browser = p.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1680, "height": 1050})
+        began = time.perf_counter()
+        server = subprocess.Popen(
+            ["make", "--no-print-directory", "run", f"PORT={port}", "HOST=127.0.0.1"],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            open_page(page, f"http://127.0.0.1:{port}/")
+            print(f"make run to first painted timeline: {time.perf_counter() - began:.1f} s  (under 6)")
+            for query, name, target in (
+                ("", "the opening scenario", 0.7),
+                ("?arrivals=poisson&rate=40&duration=250", "10,000 requests", 2.5),
+            ):
+                open_page(page, f"http://127.0.0.1:{port}/{query}")
+                seconds = [change(page, f"{100 + k}") for k in range(11)][1:]
+                print(
+                    f"control change to painted, {name}: p50 {statistics.median(seconds):.2f} s,"
+                    f" max {max(seconds):.2f} s  (p50 under {target})"
+                )
+        finally:
+            import os
+            import signal
+
+            os.killpg(server.pid, signal.SIGTERM)
+            browser.close()
+
+
+PAINTED = "c => { const ui = c.getRootNode().timeline; return ui?.data && !ui.stale ? ui.data.link : null }"
+
+
+def open_page(page, url: str) -> None:
+    for _ in range(200):
+        try:
+            page.goto(url)
+            break
+        except Exception:  # the server is not up yet
+            time.sleep(0.05)
+    page.locator(".stage canvas").wait_for()
+    while page.locator(".stage canvas").evaluate(PAINTED) is None:
+        time.sleep(0.02)
+
+
+def change(page, seed: str) -> float:
+    """Type another seed; seconds until the timeline is painted anew."""
+    canvas = page.locator(".stage canvas")
+    before = canvas.evaluate(PAINTED)
+    box = page.get_by_label("Seed", exact=True)
+    box.fill(seed)
+    began = time.perf_counter()
+    box.press("Enter")
+    while canvas.evaluate(PAINTED) in (None, before):
+        time.sleep(0.01)
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    print(f"numpy {np.__version__}, Python {sys.version.split()[0]}")
+    bench_engine()
+    if "engine" not in sys.argv: bench_page()
