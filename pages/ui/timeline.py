@@ -88,7 +88,7 @@ def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
                     "label": run.label,
                     "seats": _taken(run),
                     "total": run.total,
-                    "note": f"{why_waited(run)} {_taken(run)} of {run.seats} seats ever taken.",
+                    "note": f"{why_waited(run)}{_unused(run)}",
                     "colours": variant_colours(k),
                 }
                 for k, run in enumerate(runs)
@@ -106,6 +106,11 @@ def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
 def _taken(run: Run) -> int:
     """Seats from 0 on that anybody ever sat on: the rest would be blank rows."""
     return int(run.segments["seat"].max()) + 1
+
+
+def _unused(run: Run) -> str:
+    taken = _taken(run)
+    return f" {taken} of {run.seats} seats ever taken." if taken < run.seats else ""
 
 
 def timeline(packed: bytes, alt: str, picked: int | None):
