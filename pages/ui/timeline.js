@@ -667,6 +667,9 @@ function savePng(ui) {
   });
 }
 
+// The address in the form that people read aloud: colons and equals signs as they are.
+export const tidied = (search) => search.replace(/%3A/gi, ":").replace(/=([^&]*)/g, (_, value) => "=" + value.replace(/%3D/gi, "="));
+
 function index(variant) {
   const byRequest = new Map();
   variant.request.forEach((request, i) => byRequest.get(request)?.push(i) ?? byRequest.set(request, [i]));
@@ -710,6 +713,7 @@ export default function component(component) {
   ui.canvas.setAttribute("aria-label", ui.data.alt);
   legend(ui);
   ui.resize();
+  if (tidied(location.search) !== location.search) history.replaceState(history.state, "", tidied(location.search) + location.hash);
   parentElement.timeline = ui;  // for tests that look inside
   return () => { ui.playing = false; };
 }
