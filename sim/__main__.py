@@ -5,7 +5,6 @@ import json
 import sys
 from pathlib import Path
 from typing import NoReturn
-from urllib.parse import parse_qs, urlsplit
 
 from . import traces
 from .golden import replay_all
@@ -31,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--policies", metavar="P,P", help="e.g. static,continuous,chunked:chunk=128")
     c.add_argument("--baseline", metavar="N", help="which of them the others are measured against")
     c.add_argument("--arrivals", help="module, poisson, gamma, constant, burst, closed or trace")
+    c.add_argument("--list", help="requests written out, for --arrivals list: ms:prompt:output;…")
     c.add_argument("--trace", metavar="FILE", help="a CSV of requests, for --arrivals trace")
     for name in ("prompt", "output"):
         c.add_argument(f"--{name}", metavar="LENGTHS", help="e.g. lognormal:700:0.9:64:4096")
@@ -52,7 +52,10 @@ def asked(args: argparse.Namespace) -> tuple[Scenario, bytes | None]:
     if args.scenario:
         query |= Scenario.query_of(Path(args.scenario).read_text())
     if args.url:
-        query |= parse_qs(urlsplit(args.url).query, keep_blank_values=True)
+        scenario, problems = Scenario.from_url(args.url)
+        if problems:
+            raise ScenarioError(problems[0])
+        query |= scenario.to_query()
     content = Path(args.trace).read_bytes() if args.trace else None
     for name in ("baseline", *TEXTS, *PARAMETERS):
         if getattr(args, name) is not None:

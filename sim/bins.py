@@ -83,8 +83,8 @@ def cells(run: Run, t0: float, t1: float, columns: int) -> tuple[np.ndarray, np.
 
 
 def worst_itl(run: Run, t0: float, t1: float, columns: int) -> np.ndarray:
-    """(columns,) ms: the longest step that decodes under each column; 0 where there is none."""
-    steps = run.steps[run.steps["decodes"] > 0]
+    """(columns,) ms: the longest gap between tokens under each column; 0 where nobody decodes."""
+    steps = run.ticks()
     ended = steps["t0"] + steps["ms"] * steps["repeats"]
     steps, ended = (
         steps[(ended > t0) & (steps["t0"] < t1)],

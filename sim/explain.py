@@ -44,19 +44,28 @@ def verdict(run: Run, baseline: Run) -> str:
 
 def why_waited(run: Run) -> str:
     """Who waited longest for a seat, and for what the requests waited."""
-    r = run.requests
-    waited = r["start"] - r["arrival"]
+    waited = run.served["start"] - run.served["arrival"]
     by_cause = waits(run)
     total = sum(by_cause.values())
     if total <= 0 or waited.max() <= 0:
         return "Nobody waited for a seat."
     cause = max(by_cause, key=lambda stop: by_cause[stop])
-    i = longest_wait(run)
-    what = STOPS[cause]
     return (
-        f"Request {i} waited longest, {duration(waited[i])}; the mean was"
-        f" {duration(waited.mean())}, {100 * by_cause[cause] / total:.0f} % of it for {what}."
+        f"Request {longest_wait(run)} waited longest, {duration(waited.max())}; the mean was"
+        f" {duration(waited.mean())}, {100 * by_cause[cause] / total:.0f} % of it for"
+        f" {STOPS[cause]}."
     )
+
+
+def lost_and_refused(run: Run) -> str:
+    """What KV memory did to the run; nothing where it did nothing."""
+    parts = []
+    if times := int(run.served["preemptions"].sum()):
+        tokens = int(run.served["recomputed"].sum())
+        parts.append(f"{times:,} preemptions cost {tokens:,} tokens computed again.")
+    if refused := len(run.requests) - len(run.served):
+        parts.append(f"{refused:,} refused at the door.")
+    return " ".join(parts)
 
 
 def verdicts(runs: Sequence[Run], baseline: int) -> list[str]:

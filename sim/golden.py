@@ -1,15 +1,19 @@
 """Recordings of other programs, replayed: equal means equal as floats, bit for bit."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .costs import COSTS
+from .engine import commit, is_full, open_step
+from .memory import kv_of
 from .parameter import ScenarioError
-from .run import serve
-from .state import Limits
+from .policies import POLICIES
+from .run import opened, serve
+from .state import DECODE, PREEMPTED, Limits, State, enlarged
 from .traffic import Traffic
 from .workload import Workload, draw
 
@@ -63,6 +67,112 @@ def module08(r: dict) -> str | None:
         for i in np.flatnonzero(ours != theirs)[:1]:
             return f"{name} of request {i}: {ours[i]!r}, recorded {theirs[i]!r}"
     return None
+
+
+@recording("config", "workload", "steps", "mode")
+def vllm_v1(r: dict) -> str | None:
+    """Decisions of vLLM's scheduler, every key of every step; time in microseconds or in steps."""
+    config, rows = r["config"], r["workload"]
+    usual = Limits()._asdict()
+    limits = Limits(**{n: type(usual[n])(config[n]) for n in usual if n in config})
+    policy = "vllm_v1_priority" if config["policy"] == "priority" else "vllm_v1"
+    timed = r["mode"] == "time"
+    arrival, prompt, output = (
+        np.array([row[name] for row in rows])
+        for name in ("arrival_us" if timed else "arrival_step", "prompt_len", "out_len")
+    )
+    output = np.minimum(output, limits.max_model_len - prompt)
+    priority = np.array([row.get("priority", 0) for row in rows], float)
+    ids = [row.get("block_ids", []) for row in rows]
+    offsets = np.append(0, np.cumsum([len(x) for x in ids]))
+    identities = np.array([x for row in ids for x in row], np.int64), offsets
+    work = Workload(arrival.astype(float), prompt, output, output, 0, priority, None, identities)
+    cost = (
+        [
+            r["cost_us"][k]
+            for k in ("base_us", "prefill_token_us", "decode_base_us", "decode_seq_us")
+        ]
+        if timed
+        else [1.0, 0.0, 0.0, 0.0]
+    )
+    ours = _steps(opened(work, policy, limits), policy, limits, np.array(cost, float), timed)
+    for k, theirs in enumerate(r["steps"]):
+        got = next(ours, None)
+        if got is None:
+            return f"step {k} ({theirs['i']}): recorded, but we are done"
+        for key in sorted(theirs.keys() | got.keys()):
+            if got.get(key) != theirs.get(key):
+                return (
+                    f"step {k} ({theirs['i']}), {key}: {got.get(key)}, recorded {theirs.get(key)}"
+                )
+    extra = next(ours, None)
+    return None if extra is None or r["end"] == "stalled" else f"a step more than recorded: {extra}"
+
+
+def _steps(s: State, policy: str, limits: Limits, cost: np.ndarray, timed: bool) -> Iterator[dict]:
+    """One step after the other, as the recordings have them."""
+    plan, ms, n, index = POLICIES[policy].plan, COSTS["linear"].ms, s.n, 0
+    r: Any = s.requests
+    idle = 0
+    while n.finished < len(r) and idle < 8:
+        if n.waiting + n.running == 0 and r.arrival[n.arrived] > n.now:
+            n.now = r.arrival[n.arrived]
+        if is_full(s):
+            s = enlarged(s)
+        step: dict = {"i": index if timed else int(n.now)}
+        if timed:
+            step["t0"] = int(n.now)
+        arrived, seated = n.arrived, set(s.seats[s.seats >= 0].tolist())
+        preemptions, computed = (
+            r.preemptions.copy(),
+            {i: (int(kv_of(s, i)), _emitted(s, i)) for i in seated},
+        )
+        marks = n.segments
+        open_step(s)
+        plan(s, limits)
+        marks = s.segments[marks : n.segments]
+        lost = marks["request"][marks["phase"] == PREEMPTED].tolist()
+        running = _running(s)
+        entries = [(i, 1 if r.phase[i] == DECODE else int(r.grant[i])) for i in running]
+        entries = [(i, t) for i, t in entries if t > 0 and (r.phase[i] != DECODE or n.decodes > 0)]
+        joined = [i for i in running if i not in seated or i in lost]
+        emitted = {i: _emitted(s, i) for i in running}
+        step["arr"] = list(range(arrived, n.arrived))
+        step["s"] = [i if t == 1 else [i, t] for i, t in entries]
+        step["new"] = [i for i in joined if preemptions[i] == 0]
+        step["res"] = [i for i in joined if preemptions[i] > 0]
+        step["hit"] = [[i, int(kv_of(s, i))] for i in joined if kv_of(s, i) > 0]
+        step["pre"] = [[i, *computed[i]] for i in lost]
+        step["fs"] = int(n.free)
+        before = n.finished
+        if entries or lost or n.waiting:
+            commit(s, ms(n, cost), 1)
+        idle = 0 if entries or lost else idle + 1
+        done = [i for i, _ in entries if not np.isnan(r.finish[i])]
+        step["nt"] = [i for i, _ in entries if i not in done and _emitted(s, i) == emitted[i]]
+        step["fin"] = done
+        assert len(done) == n.finished - before
+        if n.free != step["fs"]:
+            step["fb"] = int(n.free)
+        step["q"] = [int(n.running), int(n.waiting)]
+        if timed:
+            step["t1"] = int(n.now)
+        index += 1
+        yield {key: value for key, value in step.items() if key == "s" or value != []}
+
+
+def _emitted(s: State, i: int) -> int:
+    r = s.requests[i]
+    return int(r.output - (r.ends - s.n.ticks) if r.phase == DECODE else r.emitted)
+
+
+def _running(s: State) -> list[int]:
+    """Ids in order of admission."""
+    ids, i = [], int(s.n.eldest)
+    while i >= 0:
+        ids.append(i)
+        i = int(s.requests[i].after)
+    return ids
 
 
 def replay(path: Path) -> str | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from .run import Run
 from .scenario import Slo
-from .state import BATCH, BUDGET, DECODE, NOTHING, PREFILL, SEATS
+from .state import BATCH, BLOCKS, BUDGET, DECODE, NOTHING, PREEMPTED, PREFILL, SEATS, STOPS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,39 +80,40 @@ def _gaps(end: np.ndarray, r: np.ndarray) -> Sample:
 @metric("TTFT")
 def ttft(run: Run) -> Sample:
     """Time to first token: from arrival to the first output token."""
-    return _per_request(run.requests["first"] - run.requests["arrival"])
+    return _per_request(run.served["first"] - run.served["arrival"])
 
 
 @metric("TPOT")
 def tpot(run: Run) -> Sample:
     """Time per output token: (last - first token) / (tokens - 1); undefined for one token."""
-    return _gaps(run.requests["last"], run.requests)
+    return _gaps(run.served["last"], run.served)
 
 
 @metric("ITL")
 def itl(run: Run) -> Sample:
     """Inter-token latency: each gap between two output tokens of a request, all gaps pooled."""
-    decoding = run.steps[run.steps["decodes"] > 0]
-    weights = decoding["decodes"].astype(np.int64) * decoding["repeats"]
-    return Sample(decoding["ms"], weights, int((run.requests["output"] > 1).sum()))
+    ticks = run.ticks()
+    values = np.concatenate([ticks["ms"], run.gaps["ms"]])
+    weights = np.concatenate([ticks["tokens"], np.ones(len(run.gaps), np.int64)])
+    return Sample(values, weights, int((run.served["output"] > 1).sum()))
 
 
 @metric("E2E")
 def e2e(run: Run) -> Sample:
     """End to end: from arrival to release, which in a static batch is when the batch ends."""
-    return _per_request(run.requests["finish"] - run.requests["arrival"])
+    return _per_request(run.served["finish"] - run.served["arrival"])
 
 
 @metric("Queue time")
 def queue(run: Run) -> Sample:
     """From arrival to a seat."""
-    return _per_request(run.requests["start"] - run.requests["arrival"])
+    return _per_request(run.served["start"] - run.served["arrival"])
 
 
 @metric("TPOT to release")
 def tpot_to_release(run: Run) -> Sample:
     """The course module's TPOT: (release - first token) / (tokens - 1), with the seat held idly."""
-    return _gaps(run.requests["finish"], run.requests)
+    return _gaps(run.served["finish"], run.served)
 
 
 class Figure(NamedTuple):
@@ -148,7 +149,7 @@ def attained(run: Run, slo: Slo) -> np.ndarray:
 
 def longest_wait(run: Run) -> int:
     """The request that waited longest for a seat."""
-    return int(np.argmax(run.requests["start"] - run.requests["arrival"]))
+    return int(np.nanargmax(run.requests["start"] - run.requests["arrival"]))
 
 
 def waits(run: Run) -> dict[int, float]:
@@ -163,9 +164,24 @@ def waits(run: Run) -> dict[int, float]:
         before = np.searchsorted(times, edges)
         return edges * before - np.append(0.0, times.cumsum())[before]
 
-    within = np.diff(passed(run.requests["arrival"]) - passed(run.requests["start"]))
-    sums = np.bincount(run.steps["stop"], weights=within, minlength=4)
-    return {stop: float(sums[stop]) for stop in (SEATS, BUDGET, BATCH, NOTHING)}
+    lost, back = again(run)
+    within = (
+        passed(run.served["arrival"]) - passed(run.served["start"]) + passed(lost) - passed(back)
+    )
+    sums = np.bincount(run.steps["stop"], weights=np.diff(within), minlength=len(STOPS))
+    return {stop: float(sums[stop]) for stop in (SEATS, BUDGET, BATCH, BLOCKS, NOTHING)}
+
+
+def again(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """When seats were lost to preemption, and when their requests had one again; ms, sorted."""
+    marks = run.segments["phase"] == PREEMPTED
+    lost = run.segments[marks]
+    if len(lost) == 0:
+        return np.zeros(0), np.zeros(0)
+    spans = np.sort(run.segments[~marks], order=["request", "t0"])
+    keys = spans["request"] + 1j * spans["t0"]  # complex numbers sort by request, then by time
+    place = np.searchsorted(keys, lost["request"] + 1j * lost["t0"])
+    return np.sort(lost["t0"]), np.sort(spans["t0"][place])
 
 
 def _figures() -> list[Figure]:
@@ -197,8 +213,7 @@ def _figures() -> list[Figure]:
         ]
 
     def wait(run):
-        r = run.requests
-        return r["start"] - r["arrival"]
+        return run.served["start"] - run.served["arrival"]
 
     rows += [
         Figure(
@@ -207,7 +222,7 @@ def _figures() -> list[Figure]:
             "tok/s",
             1,
             "Output tokens of all requests / time to the last release.",
-            lambda run, _: float(run.requests["output"].sum() / run.total * 1e3),
+            lambda run, _: float(run.served["output"].sum() / run.total * 1e3),
         ),
         Figure(
             "req_s",
@@ -215,7 +230,7 @@ def _figures() -> list[Figure]:
             "req/s",
             1,
             "Requests / time to the last release.",
-            lambda run, _: len(run.requests) / run.total * 1e3,
+            lambda run, _: len(run.served) / run.total * 1e3,
         ),
         Figure(
             "total_s",
@@ -273,6 +288,30 @@ def _figures() -> list[Figure]:
             "Requests that waited for a seat beyond the limit.",
             lambda run, slo: int((wait(run) > slo.max_wait).sum()),
         ),
+        Figure(
+            "preemptions",
+            "Preemptions",
+            "times",
+            -1,
+            "How often a running request lost seat and KV, and had to compute its tokens again.",
+            lambda run, _: int(run.served["preemptions"].sum()),
+        ),
+        Figure(
+            "recomputed",
+            "Recomputed",
+            "tokens",
+            -1,
+            "Tokens whose KV was lost to preemption; they are no output.",
+            lambda run, _: int(run.served["recomputed"].sum()),
+        ),
+        Figure(
+            "refused",
+            "Refused",
+            "requests",
+            -1,
+            "Requests turned away at the door, since they could never be served.",
+            lambda run, _: len(run.requests) - len(run.served),
+        ),
     ]
     return rows
 
@@ -288,5 +327,7 @@ def figures(run: Run, slo: Slo) -> dict[str, float]:
 def unsupported(run: Run) -> set[str]:
     """Figures whose quantile the sample is too small for: no upper bound with 95 % exists."""
     return {
-        name for name, f in FIGURES.items() if 0 < f.q < 1 and not METRICS[f.metric].of(run).supports(f.q)
+        name
+        for name, f in FIGURES.items()
+        if 0 < f.q < 1 and not METRICS[f.metric].of(run).supports(f.q)
     }

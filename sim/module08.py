@@ -1,5 +1,6 @@
 """The course module's own interface to its scheduler exercise (08.1)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,9 +43,12 @@ def simulate(
     if policy not in POLICIES:
         raise ValueError(f"policy {policy!r} is unknown: use one of {', '.join(POLICIES)}")
     limits = Limits(max_num_seqs, max_num_batched_tokens, chunk)
-    for name, value in limits._asdict().items():
-        if value < 1:
+    for name in ("max_num_seqs", "max_num_batched_tokens", "chunk"):
+        if (value := getattr(limits, name)) < 1:
             raise ValueError(f"{name} {value} serves nobody: give 1 or more")
+    for r in requests:
+        if not math.isfinite(r.arrival):
+            raise ValueError(f"request {r.rid} arrives at {r.arrival} ms: give a time")
     for before, after in zip(requests, requests[1:], strict=False):
         if after.arrival < before.arrival:
             raise ValueError(

@@ -38,6 +38,11 @@ class Parameter(NamedTuple):
         return value
 
 
+def written(value: float) -> str:
+    """The number as a link has it: every digit that it needs, and none more."""
+    return repr(value).removesuffix(".0")
+
+
 def number(default, low, high, unit, label) -> Any:
     """A dataclass field that a person may set."""
     return field(default=default, metadata={"parameter": (default, low, high, unit, label)})

@@ -4,31 +4,136 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.lib.recfunctions import repack_fields
 
 from .costs import COSTS
 from .engine import DONE, FULL, STUCK, simulate
 from .parameter import ScenarioError
 from .policies import POLICIES
 from .scenario import Scenario, Variant
-from .state import Limits, enlarged, new_state
+from .state import (
+    ADMITTED,
+    BLOCKS,
+    BUDGET,
+    REQUEST,
+    SEATS,
+    STOPS,
+    TOO_LARGE,
+    TOO_LONG,
+    Limits,
+    State,
+    enlarged,
+    new_state,
+)
 from .workload import Workload, draw
 
 COLUMNS = ["arrival", "prompt", "output", "limit", "start", "first", "last", "finish"]
+COLUMNS += ["preemptions", "recomputed", "refused"]
 SLICE = 20_000_000  # steps between two looks at whether to go on: a fraction of a second
+
+# Intervals at whose ends decoding requests had a token each: `repeats` of `ms`, `tokens` in all.
+TICK = np.dtype([("t0", "f8"), ("ms", "f8"), ("repeats", "i8"), ("tokens", "i8")])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Times in ms. Tables are structured arrays: sim.state has REQUEST, STEP and SEGMENT."""
+    """Times in ms. Tables are structured arrays: sim.state has REQUEST, STEP, SEGMENT and GAP.
+
+    A request that was turned away at the door has no times; `refused` says why.
+    """
 
     label: str
     source: str  # "simulated", or the device's name
     seats: int
+    blocks: int  # of KV; 0: not accounted
+    block_size: int
     total: float  # ms, from 0 to the last release
     requests: np.ndarray  # (n,) COLUMNS, by id
     steps: np.ndarray  # (events,) STEP, by time
     segments: np.ndarray  # (k,) SEGMENT, by the time they ended
+    gaps: np.ndarray  # (g,) GAP: tokens that came late for a preemption
+
+    @property
+    def served(self) -> np.ndarray:
+        """The requests that were let in."""
+        return self.requests[self.requests["refused"] == 0]
+
+    def ticks(self) -> np.ndarray:
+        """(m,) TICK: from one token of the decoding requests to their next.
+
+        Where steps without decodes came between (prompts that run alone), the interval spans them,
+        and who had a first token meanwhile has an interval of its own.
+        """
+        rows = np.flatnonzero(self.steps["decodes"] > 0)
+        steps = self.steps[rows]
+        ticks = np.zeros(len(rows), TICK)
+        for name in ("t0", "ms", "repeats"):
+            ticks[name] = steps[name]
+        ticks["tokens"] = steps["decodes"].astype(np.int64) * steps["repeats"] - steps["late"]
+        stalls = np.flatnonzero(np.diff(rows, prepend=rows[:1] - 1) > 1)
+        if len(stalls) == 0:
+            return ticks
+        before = self.steps["t0"][rows[stalls - 1] + 1]  # when the tick before was over
+        ends = steps["t0"][stalls] + steps["ms"][stalls]
+        r = self.requests
+        joined = np.sort(np.append(r["first"][r["output"] > 1], self.gaps["t"]))
+        low = np.searchsorted(joined, before, side="right")
+        high = np.searchsorted(joined, steps["t0"][stalls], side="right")
+        first = ticks[stalls].copy()
+        first["t0"], first["ms"], first["repeats"] = before, ends - before, 1
+        first["tokens"] = np.maximum(
+            0, steps["decodes"][stalls] - steps["late"][stalls] - high + low
+        )
+        own = np.zeros(int((high - low).sum()), TICK)
+        own["t0"] = joined[
+            np.concatenate([np.arange(a, b) for a, b in zip(low, high, strict=True)])
+        ]
+        began, ms = (np.repeat(steps[name][stalls], high - low) for name in ("t0", "ms"))
+        own["ms"] = np.where(own["t0"] == began, ms, began + ms - own["t0"])
+        own["repeats"] = own["tokens"] = 1
+        ticks["t0"][stalls] = ends
+        ticks["repeats"][stalls] -= 1
+        ticks["tokens"][stalls] = steps["decodes"][stalls] * ticks["repeats"][stalls]
+        every = np.concatenate([ticks, first, own])
+        every = every[every["tokens"] > 0]
+        return every[np.argsort(every["t0"], kind="stable")]
+
+
+def door(workload: Workload, policy: str, limits: Limits) -> np.ndarray:
+    """(n,) why each request is turned away before it queues: ADMITTED, TOO_LONG or TOO_LARGE."""
+    keeps, reasons = POLICIES[policy].keeps, np.full(len(workload), ADMITTED, np.int32)
+    if "num_gpu_blocks" in keeps:
+        tokens = np.minimum(workload.prompt + workload.limit, limits.max_model_len)
+        blocks = -(-tokens // limits.block_size)
+        reasons[blocks > pool(policy, limits)] = TOO_LARGE
+    if "max_model_len" in keeps:
+        reasons[workload.prompt >= limits.max_model_len] = TOO_LONG
+    return reasons
+
+
+def pool(policy: str, limits: Limits) -> int:
+    """KV blocks that requests can have; 0 where the policy does not account for them."""
+    p = POLICIES[policy]
+    return limits.num_gpu_blocks - p.null_blocks if "num_gpu_blocks" in p.keeps else 0
+
+
+def opened(workload: Workload, policy: str, limits: Limits) -> State:
+    """A server under `policy` before its first step."""
+    p = POLICIES[policy]
+    rank = getattr(workload, p.ranks) if p.ranks else None
+    if p.ranks and rank is None:
+        rank = np.zeros(len(workload))
+    return new_state(
+        workload.arrival,
+        workload.prompt,
+        workload.output,
+        workload.limit,
+        limits,
+        clients=workload.clients,
+        rank=rank,
+        paged=p.paged,
+        free=pool(policy, limits),
+        identities=workload.blocks(limits.block_size) if limits.enable_prefix_caching else None,
+    )
 
 
 def serve(
@@ -47,30 +152,63 @@ def serve(
     go_on(share of requests finished) is called a few times a second; what it raises ends the run.
     stretch=False takes every step by itself: the same times, and a longer record.
     """
-    s = new_state(
-        workload.arrival,
-        workload.prompt,
-        workload.output,
-        workload.limit,
-        limits.max_num_seqs,
-        workload.clients,
-    )
+    refused = door(workload, policy, limits)
+    inside = np.flatnonzero(refused == ADMITTED)
+    s = opened(workload.rows(inside), policy, limits)
     plan, ms, coef = POLICIES[policy].plan, COSTS[cost].ms, np.array(coefficients, float)
     while (state := simulate(plan, ms, coef, s, limits, stretch, SLICE)) != DONE:
         if state == FULL:
             s = enlarged(s)
         elif state == STUCK:
-            raise ScenarioError(f"{policy} lets no waiting request in: raise its limits")
+            raise ScenarioError(_stuck(s, policy, inside))
         go_on(s.n.finished / len(workload))
+    requests = _requests(s, workload, inside)
+    requests["refused"] = refused
+    segments = s.segments[: s.n.segments].view(np.ndarray)
+    gaps = s.gaps[: s.n.gaps].view(np.ndarray)
+    if len(inside) < len(workload):
+        segments["request"], gaps["request"] = inside[segments["request"]], inside[gaps["request"]]
     return Run(
         label or POLICIES[policy].label,
         "simulated",
         limits.max_num_seqs,
+        pool(policy, limits),
+        limits.block_size,
         float(s.n.now),
-        repack_fields(s.requests.view(np.ndarray)[COLUMNS]),
+        requests,
         s.steps[: s.n.steps].view(np.ndarray),
-        s.segments[: s.n.segments].view(np.ndarray),
+        segments,
+        gaps,
     )
+
+
+def _requests(s: State, workload: Workload, inside: np.ndarray) -> np.ndarray:
+    """COLUMNS of all requests, those that were not let in without times."""
+    dtype = np.dtype([(name, REQUEST[name]) for name in COLUMNS])
+    requests = np.empty(len(workload), dtype)
+    if len(inside) == len(workload):
+        for name in COLUMNS:
+            requests[name] = s.requests[name]
+        return requests
+    requests[:] = np.zeros(1, dtype)
+    for name in ("start", "first", "last", "finish"):
+        requests[name] = np.nan
+    for name in ("arrival", "prompt", "output", "limit"):
+        requests[name] = getattr(workload, name)
+    for name in COLUMNS:
+        requests[name][inside] = s.requests[name]
+    return requests
+
+
+def _stuck(s: State, policy: str, ids: np.ndarray) -> str:
+    """Who waits for ever, for what, and the way out."""
+    waiting = [
+        int(ids[s.waiting[(s.n.head + k) % len(s.waiting)]]) for k in range(min(3, s.n.waiting))
+    ]
+    names = ", ".join(map(str, waiting)) + (" and more" if s.n.waiting > 3 else "")
+    limit = {BLOCKS: "num_gpu_blocks", BUDGET: "max_num_batched_tokens", SEATS: "max_num_seqs"}
+    way_out = f"raise {limit[s.n.stop]}" if s.n.stop in limit else "change its limits"
+    return f"{policy} never lets request {names} in: {STOPS[s.n.stop]} will not come: {way_out}"
 
 
 def compare(

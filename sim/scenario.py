@@ -11,10 +11,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from .costs import COSTS
-from .parameter import Parameter, ScenarioError, number, parameters
+from .parameter import Parameter, ScenarioError, number, parameters, written
 from .policies import POLICIES
+from .presets import Preset, preset
 from .state import Limits
-from .traffic import Lengths, Traffic
+from .traffic import LONGEST, Lengths, Traffic
 
 MAX_REQUESTS = int(os.environ.get("SLOTSCOPE_MAX_REQUESTS", 200_000))
 MAX_MEMORY_MB = int(os.environ.get("SLOTSCOPE_MAX_MEMORY_MB", 2_000))
@@ -48,7 +49,35 @@ LIMITS = {
             "tokens",
             "max_num_batched_tokens: a step's budget",
         ),
-        Parameter("chunk", 512, 1, 1_000_000, "tokens", "chunk: tokens of a prompt in a step"),
+        Parameter("chunk", 512, 1, LONGEST, "tokens", "chunk: tokens of a prompt in a step"),
+        Parameter("num_gpu_blocks", 4_000, 2, 10_000_000, "blocks", "num_gpu_blocks: the KV pool"),
+        Parameter("block_size", 16, 1, 1_024, "tokens", "block_size: tokens of a KV block"),
+        Parameter(
+            "max_model_len", 8_192, 2, 2 * LONGEST, "tokens", "max_model_len: prompt and output"
+        ),
+        Parameter("enable_chunked_prefill", 1, 0, 1, "", "enable_chunked_prefill: 1 or 0"),
+        Parameter(
+            "long_prefill_token_threshold",
+            0,
+            0,
+            LONGEST,
+            "tokens",
+            "long_prefill_token_threshold: most of one prompt in a step",
+        ),
+        Parameter(
+            "long_prefill_token_threshold_adaptive",
+            0,
+            0,
+            1,
+            "",
+            "long_prefill_token_threshold_adaptive: 1 or 0",
+        ),
+        Parameter("enable_prefix_caching", 0, 0, 1, "", "enable_prefix_caching: 1 or 0"),
+        Parameter("scheduler_reserve_full_isl", 1, 0, 1, "", "scheduler_reserve_full_isl: 1 or 0"),
+        Parameter(
+            "watermark", 0.0, 0.0, 1.0, "share", "watermark: blocks that admission leaves free"
+        ),
+        Parameter("preempt_on_arrival", 0, 0, 1, "", "preempt_on_arrival: 1 or 0"),
     )
 }
 COSTING = {
@@ -57,31 +86,44 @@ COSTING = {
 }
 PARAMETERS = TRAFFIC | LIMITS | COSTING | SLO
 CHANGEABLE = LIMITS | COSTING  # what a variant may have of its own
-TEXTS = ("arrivals", "trace", "prompt", "output")
+PAGE = ("request",)  # what else a page's address holds
+TEXTS = ("arrivals", "trace", "list", "prompt", "output")
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A policy, and what its limits and cost have of their own."""
+    """A policy, or an engine's preset, and what its limits and cost have of their own."""
 
-    policy: str
+    name: str  # in POLICIES, or one of sim.presets.names()
     changes: tuple[tuple[str, float], ...] = ()
 
     def __str__(self) -> str:
-        return ":".join([self.policy, *(f"{name}={value:g}" for name, value in self.changes)])
+        return ":".join([self.name, *(f"{n}={written(value)}" for n, value in self.changes)])
 
     @property
     def label(self) -> str:
         """As a person says it: `chunked 128`, `continuous batched_tokens 2048`."""
-        changes = [f"{name.removeprefix('max_num_')} {value:g}" for name, value in self.changes]
-        return " ".join([self.policy, *changes]).replace("chunk ", "")
+        changes = [f"{n.removeprefix('max_num_')} {written(value)}" for n, value in self.changes]
+        return " ".join([self.name, *changes]).replace("chunk ", "")
+
+    @property
+    def preset(self) -> Preset | None:
+        return preset(self.name)
+
+    @property
+    def policy(self) -> str:
+        """Its key in POLICIES."""
+        return self.preset.policy if self.preset else self.name
 
     @classmethod
     def parse(cls, text: str) -> "Variant":
         """Read `policy:name=value:name=value`. ScenarioError where it can't be had."""
-        policy, *rest = text.split(":")
-        if policy not in POLICIES:
-            raise ScenarioError(f"v {policy[:40]!r} is no policy: use {' or '.join(POLICIES)}")
+        named, *rest = text.split(":")
+        if named not in POLICIES and preset(named) is None:
+            raise ScenarioError(
+                f"v {named[:40]!r} is no policy: use {', '.join(POLICIES)}, or an engine such as"
+                " vllm-0.33.0-h100-api"
+            )
         changes = {}
         for change in rest:
             name, _, value = change.partition("=")
@@ -91,7 +133,7 @@ class Variant:
                     f" {', '.join(CHANGEABLE)}"
                 )
             changes[name] = PARAMETERS[name].parse(value)
-        return cls(policy, tuple(changes.items()))
+        return cls(named, tuple(changes.items()))
 
 
 OPENING = (Variant("static"), Variant("continuous"), Variant("chunked", (("chunk", 128),)))
@@ -107,8 +149,9 @@ class Scenario:
     slo: Slo = Slo()
 
     def limits_of(self, variant: Variant) -> Limits:
-        own = {name: int(v) for name, v in variant.changes if name in LIMITS}
-        return self.limits._replace(**own)
+        usual = variant.preset.defaults if variant.preset else {}
+        own = {name: value for name, value in variant.changes if name in LIMITS}
+        return self.limits._replace(**(usual | own))
 
     def cost_of(self, variant: Variant) -> tuple[float, ...]:
         """Coefficients of the cost model, in its order."""
@@ -132,10 +175,12 @@ class Scenario:
         for variant in self.variants:
             if self.variants.count(variant) > 1:
                 raise ScenarioError(f"v {str(variant)!r} is given twice: change one of them")
-            if max(self.cost_of(variant)) == 0:
+            if max(self.cost_of(variant)[:2]) == 0:
                 raise ScenarioError(
-                    f"{variant}: a step costs 0 ms, so time would stand still: raise overhead_ms"
+                    f"{variant}: overhead_ms 0 and prefill_ms_per_token 0 let prompts take no time:"
+                    " raise one of them"
                 )
+            self._check_limits(variant)
         if not 0 <= self.baseline < len(self.variants):
             raise ScenarioError(
                 f"baseline {self.baseline} is no variant: give 0 to {len(self.variants) - 1}"
@@ -154,6 +199,33 @@ class Scenario:
                 " SLOTSCOPE_MAX_MEMORY_MB"
             )
 
+    def _check_limits(self, variant: Variant) -> None:
+        """ScenarioError for limits that the engine itself refuses to start with."""
+        limits, keeps = self.limits_of(variant), POLICIES[variant.policy].keeps
+        budget, longest = limits.max_num_batched_tokens, limits.max_model_len
+        if not {"max_model_len", "max_num_batched_tokens"} <= set(keeps):
+            return
+        whole = variant.policy == "vllm_v0" or (
+            "enable_chunked_prefill" in keeps and limits.enable_chunked_prefill == 0
+        )
+        if whole and budget < longest:
+            raise ScenarioError(
+                f"{variant}: max_num_batched_tokens {budget:,} is below max_model_len {longest:,}"
+                " while chunking is off: raise the budget (or lower max_model_len), or turn"
+                " chunking on"
+            )
+        if budget < limits.max_num_seqs:
+            raise ScenarioError(
+                f"{variant}: max_num_batched_tokens {budget:,} is below max_num_seqs"
+                f" {limits.max_num_seqs:,}: raise max_num_batched_tokens or lower max_num_seqs"
+            )
+        if limits.long_prefill_token_threshold > longest:
+            raise ScenarioError(
+                f"{variant}: long_prefill_token_threshold"
+                f" {limits.long_prefill_token_threshold:,} is above max_model_len {longest:,}:"
+                " lower the one or raise the other"
+            )
+
     def to_query(self) -> dict[str, list[str]]:
         """Name -> values of what plays a part and is not as in the opening scenario."""
         query = {}
@@ -168,7 +240,7 @@ class Scenario:
         for name, parameter in PARAMETERS.items():
             plays = name not in TRAFFIC or name in self.traffic.uses
             if plays and self.value(name) != parameter.default:
-                query[name] = [f"{self.value(name):.15g}"]
+                query[name] = [written(self.value(name))]
         return query
 
     def link(self) -> str:
@@ -199,7 +271,7 @@ class Scenario:
             except ScenarioError as error:
                 return problems.append(str(error))
 
-        known = {"v", "baseline", *TEXTS, *PARAMETERS}
+        known = {"v", "baseline", *TEXTS, *PARAMETERS, *PAGE}
         problems += [
             f"{name[:40]!r} is no parameter of a scenario and was left out"
             for name in query
@@ -208,7 +280,7 @@ class Scenario:
         last = {name: values[-1] for name, values in query.items() if name in known and values}
         numbers = {n: attempt(p.parse, last[n]) for n, p in PARAMETERS.items() if n in last}
         numbers = {name: value for name, value in numbers.items() if value is not None}
-        texts = {name: last[name] for name in ("arrivals", "trace") if name in last}
+        texts = {name: last[name] for name in ("arrivals", "trace", "list") if name in last}
         lengths = {n: attempt(Lengths.parse, n, last[n]) for n in ("prompt", "output") if n in last}
         texts |= {name: value for name, value in lengths.items() if value}
         variants = tuple(v for text in query.get("v", ()) if (v := attempt(Variant.parse, text)))
@@ -228,11 +300,16 @@ class Scenario:
             cost=tuple(numbers.get(name, p.default) for name, p in COSTING.items()),
             slo=Slo(**of(SLO)),
         )
-        for milder in (replace(scenario, traffic=Traffic()), cls()):
-            if not scenario.problem:
-                break
+        if scenario.problem:
             problems.append(scenario.problem)
-            scenario = milder
+            usual = cls()
+            milder = (
+                replace(scenario, variants=usual.variants, baseline=usual.baseline),
+                replace(scenario, cost=usual.cost),
+                replace(scenario, limits=usual.limits),
+                replace(scenario, traffic=usual.traffic),
+            )
+            scenario = next((m for m in milder if not m.problem), usual)
         return scenario, problems
 
     @property
@@ -246,7 +323,10 @@ class Scenario:
     @classmethod
     def from_url(cls, url: str) -> tuple["Scenario", list[str]]:
         """The same from a page's whole address."""
-        return cls.from_query(parse_qs(urlsplit(url).query, keep_blank_values=True))
+        try:
+            return cls.from_query(parse_qs(urlsplit(url).query, keep_blank_values=True))
+        except ValueError as error:
+            return cls(), [f"{url[:40]!r} is no address ({error}): copy it anew"]
 
     @staticmethod
     def query_of(text: str) -> dict[str, list[str]]:
@@ -256,7 +336,7 @@ class Scenario:
             return {
                 k: [str(x) for x in (v if isinstance(v, list) else [v])] for k, v in content.items()
             }
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             raise ScenarioError(
                 "the scenario is no JSON object such as"
                 ' {"rate": 36, "v": ["static", "chunked:chunk=128"]}'

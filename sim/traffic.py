@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .parameter import ScenarioError, number
+from .parameter import ScenarioError, number, written
 
 LONGEST = 1_000_000  # tokens of one prompt or output
 
@@ -24,7 +24,7 @@ class Lengths:
     }
 
     def __str__(self) -> str:
-        return ":".join([self.kind, *(f"{n:g}" for n in self.numbers)])
+        return ":".join([self.kind, *map(written, self.numbers)])
 
     def __getitem__(self, name: str) -> float:
         return self.numbers[self.FORMS[self.kind].index(name)]
@@ -53,6 +53,8 @@ class Lengths:
             raise ScenarioError(
                 f"{shown} is out of range: tokens go from 1 to {LONGEST:,}, sigma from 0 to 10"
             )
+        if any(n % 1 for name, n in given.items() if name != "median"):
+            raise ScenarioError(f"{shown} is not in whole tokens: round it")
         if given.get("low", 0) > given.get("high", LONGEST):
             raise ScenarioError(f"{shown} has its low above its high: swap them")
         return cls(kind, numbers)
@@ -66,17 +68,20 @@ ARRIVALS = {
     "burst": "all at once",
     "closed": "closed loop: a client sends its next request when its last one is done",
     "trace": "a file's own arrivals and lengths",
+    "list": "written out: arrival ms:prompt:output[:priority], ;",
 }
 
-RATED = ("rate", "duration", "seed", "prompt", "output")
+MIXED = ("seed", "prompt", "output", "limit_factor", "urgent", "prefixes", "prefix_tokens")
+RATED = ("rate", "duration", *MIXED)
 USES = {
     "module": (*RATED, "as_printed"),
     "poisson": RATED,
     "gamma": (*RATED, "burstiness"),
     "constant": RATED,
-    "burst": ("requests", "seed", "prompt", "output"),
-    "closed": ("requests", "clients", "seed", "prompt", "output"),
+    "burst": ("requests", *MIXED),
+    "closed": ("requests", "clients", *MIXED),
     "trace": ("trace", "first", "since", "until", "speed"),
+    "list": ("list",),
 }
 
 
@@ -93,8 +98,15 @@ class Traffic:
     prompt: Lengths = Lengths("lognormal", (700, 0.9, 64, 4096))
     output: Lengths = Lengths("lognormal", (110, 0.6, 16, 384))
     seed: int = number(1234, 0, 2**53, "", "Seed")
+    limit_factor: float = number(
+        0.0, 0.0, 1_000.0, "times", "Declared limit, times the output (0: the longest there is)"
+    )
+    urgent: float = number(0.0, 0.0, 1.0, "share", "Urgent share (priority 0; the others 1)")
+    prefixes: int = number(0, 0, 1_000_000, "prefixes", "Shared prefixes")
+    prefix_tokens: int = number(512, 1, LONGEST, "tokens", "Tokens of a shared prefix")
     as_printed: int = number(0, 0, 1, "", "As printed: seconds read as ms")
     trace: str = ""  # the name of a file's content
+    list: str = "0:700:110;50:4096:110;100:64:110"  # requests written out
     first: int = number(0, 0, 10_000_000, "requests", "First N requests (0: all)")
     since: float = number(0.0, 0.0, 1e9, "s", "Window from, s")
     until: float = number(0.0, 0.0, 1e9, "s", "Window to, s (0: end)")
@@ -112,6 +124,8 @@ class Traffic:
         """Requests to expect; how many a trace has is known once it is read."""
         if self.arrivals == "trace":
             return self.first
+        if self.arrivals == "list":
+            return self.list.count(";") + 1
         return self.rate * self.duration if "rate" in self.uses else self.requests
 
     def check(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .parameter import ScenarioError
-from .traffic import Lengths, Traffic
+from .traffic import LONGEST, Lengths, Traffic
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,9 +19,62 @@ class Workload:
     output: np.ndarray  # (n,) i8, tokens that a request will really emit
     limit: np.ndarray  # (n,) i8, max_tokens that it declares
     clients: int = 0  # at most so many unfinished at once; 0: no such cap
+    priority: np.ndarray | None = None  # (n,) the smaller goes first; None: all alike
+    # (n,) which shared prefix a prompt begins with (-1: none), and how many tokens of it.
+    prefix: tuple[np.ndarray, np.ndarray] | None = None
+    # Of all full blocks of all requests, and where each request's begin (n + 1,): equal where all
+    # tokens up to the block's end are.
+    identities: tuple[np.ndarray, np.ndarray] | None = None
 
     def __len__(self) -> int:
         return len(self.arrival)
+
+    def rows(self, ids: np.ndarray) -> "Workload":
+        """The requests `ids` alone; itself if these are all."""
+        if len(ids) == len(self):
+            return self
+        identities = self.identities
+        if identities:
+            flat, offsets = identities
+            sizes = np.diff(offsets)
+            kept = np.repeat(np.isin(np.arange(len(self)), ids), sizes)
+            identities = flat[kept], np.append(0, sizes[ids].cumsum())
+        priority = None if self.priority is None else self.priority[ids]
+        prefix = None if self.prefix is None else (self.prefix[0][ids], self.prefix[1][ids])
+        return Workload(
+            self.arrival[ids],
+            self.prompt[ids],
+            self.output[ids],
+            self.limit[ids],
+            self.clients,
+            priority,
+            prefix,
+            identities,
+        )
+
+    def blocks(self, block_size: int) -> tuple[np.ndarray, np.ndarray]:
+        """`identities` for blocks of that size: as recorded, or from the shared prefixes."""
+        sizes = (self.prompt + self.output) // block_size
+        if self.identities:
+            given = np.diff(self.identities[1])
+            for i in np.flatnonzero(given != sizes if len(given) == len(self) else [True])[:1]:
+                raise ScenarioError(
+                    f"request {i} has {given[i] if i < len(given) else 0} prefix ids where its"
+                    f" {self.prompt[i] + self.output[i]} tokens fill {sizes[i]} blocks of"
+                    f" {block_size}: give one a full block"
+                )
+            flat, offsets = self.identities
+            return np.unique(flat, return_inverse=True)[1].astype(np.int32), offsets
+        offsets = np.append(0, sizes.cumsum())
+        flat = np.arange(offsets[-1], dtype=np.int32)
+        if self.prefix is not None:
+            which, tokens = self.prefix
+            shared = np.where(which < 0, 0, np.minimum(tokens // block_size, sizes))
+            longest = int(shared.max(initial=0))
+            for k in range(longest):
+                rows = np.flatnonzero(shared > k)
+                flat[offsets[rows] + k] = -1 - (which[rows] * longest + k)
+        return flat, offsets
 
 
 def draw(traffic: Traffic, trace: Workload | None = None) -> Workload:
@@ -35,6 +88,8 @@ def draw(traffic: Traffic, trace: Workload | None = None) -> Workload:
         return _window(traffic, trace)
     if traffic.arrivals == "module":
         return _module(traffic)
+    if traffic.arrivals == "list":
+        return _written_out(traffic)
     rng = np.random.default_rng(traffic.seed)
     arrival = _arrivals(traffic, rng)
     _somebody(len(arrival), traffic)
@@ -46,9 +101,51 @@ def draw(traffic: Traffic, trace: Workload | None = None) -> Workload:
         return _lengths(of, rng, len(arrival))
 
     prompt, output = lengths(traffic.prompt, "prompt"), lengths(traffic.output, "output")
-    limit = np.full(len(output), traffic.output.longest) if traffic.output.longest else output
     clients = traffic.clients if traffic.arrivals == "closed" else 0
-    return Workload(arrival, prompt, output, limit, clients)
+    return _mixed(traffic, arrival, prompt, output, clients)
+
+
+def _mixed(traffic: Traffic, arrival, prompt, output, clients: int = 0) -> Workload:
+    """With the limits that the requests declare, their priorities and the prefixes that they share.
+
+    Each is drawn from a generator of its own, so that none changes the others or the lengths.
+    """
+    rows, longest = len(arrival), traffic.output.longest
+    limit = np.full(rows, longest) if longest else output
+    if traffic.limit_factor > 0:
+        limit = np.maximum(output, np.ceil(output * traffic.limit_factor)).astype(np.int64)
+    priority = prefix = None
+    if traffic.urgent > 0:
+        rng = np.random.default_rng([traffic.seed, 1])
+        priority = np.where(rng.random(rows) < traffic.urgent, 0.0, 1.0)
+    if traffic.prefixes > 0:
+        rng = np.random.default_rng([traffic.seed, 2])
+        prefix = (
+            rng.integers(traffic.prefixes, size=rows),
+            np.minimum(prompt, traffic.prefix_tokens),
+        )
+    return Workload(arrival, prompt, output, limit, clients, priority, prefix)
+
+
+def _written_out(traffic: Traffic) -> Workload:
+    """`arrival ms:prompt:output[:priority]`, a semicolon between."""
+    rows = []
+    for text in traffic.list.split(";"):
+        try:
+            row = [float(part) for part in text.split(":")]
+        except ValueError:
+            row = []
+        good = len(row) in (3, 4) and all(map(math.isfinite, row)) and row[0] >= 0
+        if not (good and all(1 <= x <= LONGEST and x % 1 == 0 for x in row[1:3])):
+            raise ScenarioError(
+                f"list has {text[:40]!r}, which is no request: write arrival_ms:prompt:output or"
+                " arrival_ms:prompt:output:priority"
+            )
+        rows.append([*row, 0.0][:4])
+    rows.sort(key=lambda row: row[0])
+    arrival, prompt, output, priority = np.array(rows).T
+    prompt, output = prompt.astype(np.int64), output.astype(np.int64)
+    return Workload(arrival, prompt, output, output, 0, priority)
 
 
 def _somebody(requests: int, traffic: Traffic) -> None:
@@ -64,7 +161,7 @@ def _arrivals(traffic: Traffic, rng: np.random.Generator) -> np.ndarray:
         return np.zeros(traffic.requests)
     mean, end = 1e3 / traffic.rate, 1e3 * traffic.duration
     if traffic.arrivals == "constant":
-        return np.arange(0.0, end, mean)
+        return np.arange(math.ceil(traffic.rate * traffic.duration - 1e-9)) * mean
     shape = traffic.burstiness if traffic.arrivals == "gamma" else 1.0
     arrival, last = np.empty(0), 0.0
     while last < end:
@@ -96,7 +193,7 @@ def _module(traffic: Traffic) -> Workload:
     _somebody(len(rows), traffic)
     arrival, prompt, output = (np.array(column) for column in zip(*rows, strict=True))
     arrival = arrival if traffic.as_printed else arrival * 1e3
-    return Workload(arrival, prompt, output, np.full(len(rows), traffic.output.longest))
+    return _mixed(traffic, arrival, prompt, output)
 
 
 def _window(traffic: Traffic, trace: Workload) -> Workload:
@@ -106,8 +203,9 @@ def _window(traffic: Traffic, trace: Workload) -> Workload:
     rows = rows[: traffic.first] if traffic.first else rows
     if len(rows) == 0:
         raise ScenarioError(
-            f"no request of the trace lies from {traffic.since:g} s to {traffic.until:g} s:"
-            f" it spans {trace.arrival[-1] / 1e3:,.0f} s"
+            f"no request of the trace lies from {traffic.since:g} s"
+            + (f" to {traffic.until:g} s" if traffic.until else " on")
+            + f": it spans {trace.arrival[-1] / 1e3:,.0f} s"
         )
     arrival = (trace.arrival[rows] - trace.arrival[rows[0]]) / traffic.speed
     return Workload(arrival, trace.prompt[rows], trace.output[rows], trace.limit[rows])

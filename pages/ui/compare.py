@@ -1,5 +1,6 @@
 """The parts of the comparison, in the order in which a person needs them."""
 
+import re
 from collections.abc import Sequence
 
 import pandas as pd
@@ -33,24 +34,38 @@ def dark() -> bool:
 
 def runs() -> tuple[Scenario, list[Run]]:
     """The scenario of the sidebar and its runs; where it can't be run, say why and stop."""
+    if "scenario" not in st.session_state:  # a server's first visitor, at this page's own path
+        st.switch_page("app.py")
     scenario, notices = st.session_state.scenario, st.session_state.notices
-    if notices:
-        lines = [f"- {notice}." for notice in notices]
-        st.warning("\n".join(lines), title="Not as asked; this part is as in the opening scenario:")
+    _notice(notices)
     trace = controls.trace()
     if "trace" in scenario.traffic.uses and trace is None:
         name = scenario.traffic.trace
         st.info(
-            f"This link shows a trace that is not part of it: drop the file {name} in the sidebar."
+            f"This link shows a trace that is not part of it: drop the file"
+            f" {_plain(name)} in the sidebar."
             if name
             else "Drop a trace in the sidebar, or choose other arrivals."
         )
         st.stop()
     try:
-        return scenario, share.runs_of(scenario, trace)
+        runs = share.runs_of(scenario, trace)
     except ScenarioError as error:
-        st.error(f"{error}.")
+        st.error(f"{_plain(str(error))}.")
         st.stop()
+    _notice(share.problem_of_pick(len(runs[0].requests)))
+    return scenario, runs
+
+
+def _plain(text: str) -> str:
+    """Markdown that shows `text` as it is: an address may hold anything."""
+    return re.sub(r"([^A-Za-z0-9\s])", r"\\\1", text, flags=re.ASCII)
+
+
+def _notice(problems: Sequence[str]) -> None:
+    if problems:
+        lines = [f"- {_plain(problem)}." for problem in problems]
+        st.warning("\n".join(lines), title="Not as asked; this part is as in the opening scenario:")
 
 
 def verdict(runs: Sequence[Run], scenario: Scenario) -> None:
@@ -79,8 +94,9 @@ def _packed(link: str, _runs, _scenario) -> bytes:
 def timeline(runs: Sequence[Run], scenario: Scenario) -> None:
     """The canvas; and, outside it, what was picked or asked for there."""
     picked = share.picked(len(runs[0].requests))
-    st.session_state.setdefault("first_picked", picked)
-    link = scenario.link()
+    link, state = scenario.link(), st.session_state
+    if state.get("packed_link") != link:
+        state.packed_link, state.first_picked = link, picked
     alt = f"Slot timeline of {len(runs)} variants. " + " ".join(verdicts(runs, scenario.baseline))
     with st.container(key="timeline-box"):
         result = canvas(_packed(link, runs, scenario), alt, st.session_state.first_picked)
@@ -111,7 +127,9 @@ def _gantt(runs: Sequence[Run], scenario: Scenario, window: tuple[float, float])
         with middle:
             export("timeline", scenario, lambda: rows, chart, title, dark())
         right.button("Close", type="tertiary", on_click=lambda: st.session_state.pop("window"))
-        st.altair_chart(chart, alt=title)
+        with st.container(key="gantt"):  # as wide as a slide, on a narrow page too
+            st.html("<style>.st-key-gantt { overflow-x: auto; }</style>")
+            st.altair_chart(chart, alt=title)
 
 
 def _request(runs: Sequence[Run], picked: int | None) -> None:

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 import streamlit as st
 
+from sim import presets as engines
 from sim import traces
-from sim.parameter import ScenarioError
+from sim.parameter import ScenarioError, written
 from sim.policies import POLICIES
 from sim.scenario import (
     CHANGEABLE,
@@ -19,26 +20,18 @@ from sim.scenario import (
     Scenario,
     Variant,
 )
-from sim.traffic import ARRIVALS, Lengths
+from sim.traffic import ARRIVALS, Lengths, Traffic
 
 from . import share
+from .links import LINKS
 
-PRESETS = {
-    "Busy half minute": "",
-    "The module's own, 16 req/s": "v=static&v=continuous&v=chunked&rate=16",
-    "The module as printed": "v=static&v=continuous&v=chunked&rate=16&as_printed=1",
-    "Chunk 8 to 2048": "v=continuous&v=chunked:chunk=8&v=chunked:chunk=32&v=chunked:chunk=128"
-    "&v=chunked:chunk=512&v=chunked:chunk=2048&baseline=0&rate=16",
-    "Two budgets": "v=chunked:max_num_batched_tokens=256&v=chunked:max_num_batched_tokens=8192",
-    "Bursts": "arrivals=gamma&rate=24&burstiness=0.1",
-    "Closed loop, 48 clients": "arrivals=closed&clients=48&requests=1000",
-}
+MIX = ("limit_factor", "urgent", "prefixes", "prefix_tokens")
 
 
 def presets() -> None:
     st.sidebar.title("Slotscope", anchor=False)
     with st.sidebar.expander("Presets", icon=":material/bookmark:"):
-        for label, query in PRESETS.items():
+        for label, query in LINKS.items():
             asked = Scenario.from_url("?" + query)[0].to_query()
             st.page_link("pages/compare.py", label=label, query_params=asked)
 
@@ -52,6 +45,7 @@ def scenario() -> tuple[Scenario, list[str]]:
         state.loaded, state.problems = loaded, problems
     with st.sidebar:
         query = _variants() | _traffic() | _numbers("Limits of the server", LIMITS, _kept())
+        _pool()
         query |= _numbers("Cost of a step", COSTING, COSTING, expanded=False)
         query |= _numbers("Limits of the requests (SLO)", SLO, SLO, expanded=False)
     asked, problems = Scenario.from_query(query)
@@ -72,6 +66,7 @@ def _load(scenario: Scenario) -> None:
     for name in PARAMETERS:
         state[name] = scenario.value(name)
     state.arrivals, state.trace = scenario.traffic.arrivals, scenario.traffic.trace
+    state.list = scenario.traffic.list
     for name in ("prompt", "output"):
         lengths = getattr(scenario.traffic, name)
         state[name] = lengths.kind
@@ -87,7 +82,7 @@ def _add(variant: Variant) -> None:
     state = st.session_state
     number = state.variant_count = state.get("variant_count", 0) + 1
     state.variants = [*state.variants, number]
-    state[f"{number}.policy"] = variant.policy
+    state[f"{number}.policy"] = variant.name
     own = dict(variant.changes)
     for name in CHANGEABLE:
         state[f"{number}.{name}"] = own.get(name)
@@ -98,11 +93,11 @@ def _variant(number: int) -> str:
     state = st.session_state
     policy = state[f"{number}.policy"]
     own = {name: state.get(f"{number}.{name}") for name in _changeable(policy)}
-    return ":".join([policy, *(f"{n}={v:.15g}" for n, v in own.items() if v is not None)])
+    return ":".join([policy, *(f"{n}={written(v)}" for n, v in own.items() if v is not None)])
 
 
 def _changeable(policy: str) -> Iterable[str]:
-    return (*POLICIES[policy].keeps, *COSTING)
+    return (*POLICIES[Variant(policy).policy].keeps, *COSTING)
 
 
 def _label(number: int) -> str:
@@ -119,7 +114,8 @@ def _variants() -> dict[str, list[str]]:
         with st.popover(_label(number), width="stretch", icon=":material/tune:"):
             _variant_controls(number)
     if len(state.variants) < MAX_VARIANTS:
-        st.button("Add a variant", icon=":material/add:", on_click=_add_another, width="stretch")
+        with st.popover("Add a variant", icon=":material/add:", width="stretch"):
+            _adding()
     st.selectbox("Measured against", state.variants, format_func=_label, key="baseline")
     texts = [_variant(number) for number in state.variants]
     return {"v": texts, "baseline": [str(state.variants.index(state.baseline))]}
@@ -127,11 +123,15 @@ def _variants() -> dict[str, list[str]]:
 
 def _variant_controls(number: int) -> None:
     state = st.session_state
-    st.selectbox(
-        "Policy", POLICIES, format_func=lambda p: POLICIES[p].label, key=f"{number}.policy"
-    )
-    policy = POLICIES[state[f"{number}.policy"]]
-    st.caption(policy.about)
+    named = state[f"{number}.policy"]
+    options = [*POLICIES, *([named] if named not in POLICIES else [])]
+    st.selectbox("Policy", options, format_func=_named, key=f"{number}.policy")
+    variant = Variant(state[f"{number}.policy"])
+    policy = POLICIES[variant.policy]
+    st.caption(f"{policy.about} {policy.note}")
+    if variant.preset:
+        _engine(number, variant.preset)
+    usual = variant.preset.defaults if variant.preset else {}
     for name in _changeable(policy.name):
         parameter = PARAMETERS[name]
         st.number_input(
@@ -140,7 +140,7 @@ def _variant_controls(number: int) -> None:
             step=1 if isinstance(parameter.default, int) else 0.01,
             format=None if isinstance(parameter.default, int) else "%.4g",
             key=f"{number}.{name}",
-            placeholder="as for all",
+            placeholder=f"{usual[name]:,} by default" if name in usual else "as for all",
         )
     if len(state.variants) > 1:
         st.button(
@@ -150,6 +150,67 @@ def _variant_controls(number: int) -> None:
             on_click=_remove,
             args=(number,),
         )
+
+
+def _named(name: str) -> str:
+    variant = Variant(name)
+    return variant.preset.label if variant.preset else POLICIES[name].label
+
+
+def _engine(number: int, engine: engines.Preset) -> None:
+    """Which limits are the version's defaults, which were changed, and the command for them."""
+    state = st.session_state
+    own = {name: state.get(f"{number}.{name}") for name in LIMITS}
+    changed = {name: value for name, value in own.items() if value is not None}
+    kept = {name: value for name, value in engine.defaults.items() if name not in changed}
+    st.caption(
+        f"Defaults of {engine.label}: {_listed(kept)}. Changed: {_listed(changed) or 'nothing'}."
+        f" Source: {engine.source}."
+    )
+    command = engines.serve_command(engine.defaults | changed, engines.scheduling(engine.policy))
+    st.code(command, language="bash", wrap_lines=True)
+
+
+def _listed(values: dict) -> str:
+    return ", ".join(f"{name} {value:,.15g}" for name, value in values.items())
+
+
+def _adding() -> None:
+    """Another policy, an engine with its version's defaults, or what a command line says."""
+    st.button("Another policy", on_click=_add_another)
+    st.markdown("**An engine**, with its version's defaults")
+    version = st.selectbox(
+        "Version", engines.ENGINES, format_func=lambda v: f"vLLM {v}", key="new.version"
+    )
+    gpu = st.selectbox(
+        "GPU", engines.GPUS, format_func=lambda g: engines.GPUS[g].label, key="new.gpu"
+    )
+    usage = st.selectbox(
+        "Started as", engines.USAGES, format_func=lambda u: engines.USAGES[u], key="new.usage"
+    )
+    name = f"vllm-{version}-{gpu}-{usage}"
+    st.button("Add this engine", on_click=_add, args=(Variant(name),))
+    st.text_area(
+        "Or paste its command", key="new.command", placeholder="vllm serve MODEL --max-num-seqs 64"
+    )
+    st.button("Add with these flags", on_click=_add_command, args=(name,))
+    if said := st.session_state.pop("new.said", None):
+        st.caption(said)
+
+
+def _add_command(name: str) -> None:
+    """The engine chosen, with the limits of the command pasted."""
+    state = st.session_state
+    try:
+        limits, scheduling, unknown = engines.parse_serve(state["new.command"])
+        variant = engines.with_scheduling(name, scheduling)
+        _add(Variant.parse(":".join([variant, *(f"{n}={written(v)}" for n, v in limits.items())])))
+    except ScenarioError as error:
+        state["new.said"] = f"{error}."
+        return
+    state["new.said"] = (
+        f"Not known here, and left out: {', '.join(unknown)}." if unknown else "Added."
+    )
 
 
 def _remove(number: int) -> None:
@@ -172,12 +233,19 @@ def _traffic() -> dict[str, list[str]]:
     st.selectbox("Arrivals", ARRIVALS, key="arrivals", format_func=lambda a: f"{a}: {ARRIVALS[a]}")
     query = {"arrivals": [state.arrivals]}
     names = Scenario.from_query({"arrivals": [state.arrivals]})[0].traffic.uses
-    query |= _row(name for name in names if name in TRAFFIC and name != "as_printed")
+    query |= _row(n for n in names if n in TRAFFIC and n not in ("as_printed", *MIX))
+    if "list" in names:
+        state.setdefault("list", Traffic().list)
+        st.text_area("Requests", key="list", help="arrival_ms:prompt:output[:priority], ; between")
+        query["list"] = [state.list]
     for name in ("prompt", "output"):
         if name in names:
             query[name] = [_lengths(name)]
+    if "urgent" in names:
+        with st.expander("Declared limits, priorities, shared prefixes"):
+            query |= _row(MIX, abreast=1)
     if "as_printed" in names:
-        state.as_printed = bool(state.as_printed)
+        state.as_printed = bool(state.get("as_printed", False))
         st.checkbox(TRAFFIC["as_printed"].label, key="as_printed")
         query["as_printed"] = [str(int(state.as_printed))]
     _upload()
@@ -190,7 +258,7 @@ def _lengths(name: str) -> str:
     state = st.session_state
     label = {"prompt": "Prompt lengths", "output": "Output lengths"}[name]
     kinds = [k for k in Lengths.FORMS if state.arrivals != "module" or k == "lognormal"]
-    if state[name] not in kinds:
+    if state.get(name) not in kinds:
         state[name] = kinds[0]
     st.selectbox(label, kinds, key=name)
     parts = Lengths.FORMS[state[name]]
@@ -199,7 +267,7 @@ def _lengths(name: str) -> str:
         state.setdefault(f"{name}.{part}", usual[part])
         step = 0.1 if part == "sigma" else 1.0
         column.number_input(f"{name} {part}", step=step, format="%.6g", key=f"{name}.{part}")
-    return ":".join([state[name], *(f"{state[f'{name}.{part}']:.15g}" for part in parts)])
+    return ":".join([state[name], *(written(state[f"{name}.{part}"]) for part in parts)])
 
 
 def _upload() -> None:
@@ -244,10 +312,36 @@ def _take() -> None:
     state.trace, state.arrivals = name, "trace"
 
 
+def _pool() -> None:
+    """num_gpu_blocks from a GPU's memory, where any policy keeps it."""
+    state = st.session_state
+    if "num_gpu_blocks" not in _kept():
+        return
+    with st.popover("KV pool from GPU memory", icon=":material/memory:", width="stretch"):
+        gpu = st.selectbox("GPU", engines.GPUS, format_func=lambda g: engines.GPUS[g].label)
+        weights = st.number_input("Weights, GiB", value=14.9, step=0.1)
+        share = st.number_input("gpu_memory_utilization", value=0.9, step=0.01)
+        kib = st.number_input("KV of a token, KiB", value=128.0, step=1.0)
+        try:
+            memory = engines.GPUS[gpu].memory_gib
+            blocks = engines.pool_blocks(memory, weights, share, kib, int(state.block_size))
+        except ScenarioError as error:
+            st.error(f"{error}.")
+            return
+        st.caption(
+            f"{memory:.1f} GiB x {share:g} - {weights:g} GiB of weights leave {blocks:,} blocks of"
+            f" {state.block_size} tokens. Source: {engines.GPUS[gpu].source}."
+        )
+        st.button(
+            f"Use {blocks:,} blocks", on_click=state.update, args=({"num_gpu_blocks": blocks},)
+        )
+
+
 def _kept() -> set[str]:
     """Limits that any of the chosen policies keeps."""
     state = st.session_state
-    return {name for n in state.variants for name in POLICIES[state[f"{n}.policy"]].keeps}
+    used = (POLICIES[Variant(state[f"{n}.policy"]).policy] for n in state.variants)
+    return {name for policy in used for name in policy.keeps}
 
 
 def _numbers(
@@ -274,7 +368,7 @@ def _row(names: Iterable[str], abreast: int = 2) -> dict[str, list[str]]:
                 format=None if whole else "%.6g",
                 help=f"{name}: {parameter.span}",
             )
-            query[name] = [f"{state[name]:.15g}"]
+            query[name] = [written(state[name])]
     return query
 
 

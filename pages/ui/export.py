@@ -1,7 +1,7 @@
 """A chart or a table as a file: PNG at twice the size, SVG, CSV, each saying what it is of."""
 
 from collections.abc import Callable
-from io import BytesIO
+from io import BytesIO, StringIO
 from typing import Literal
 
 import altair as alt
@@ -16,8 +16,12 @@ from . import charts, share
 
 def picture(chart: alt.TopLevelMixin, kind: Literal["png", "svg"]) -> bytes:
     """The chart as PNG or SVG."""
+    if kind == "svg":
+        text = StringIO()
+        chart.save(text, format="svg")
+        return text.getvalue().encode()
     out = BytesIO()
-    chart.save(out, format=kind, scale_factor=2 if kind == "png" else 1)
+    chart.save(out, format="png", scale_factor=2)
     return out.getvalue()
 
 
@@ -33,9 +37,12 @@ def export(
     host = share.host()
     with st.popover("Export", icon=":material/download:", type="tertiary"):
         if chart is not None:
-            whole = charts.stamped(chart, title, stamp(scenario, host), dark)
-            _button(f"{name}.png", lambda: picture(whole, "png"), "image/png")
-            _button(f"{name}.svg", lambda: picture(whole, "svg"), "image/svg+xml")
+
+            def drawn(kind):
+                return picture(charts.stamped(chart, title, stamp(scenario, host), dark), kind)
+
+            _button(f"{name}.png", lambda: drawn("png"), "image/png")
+            _button(f"{name}.svg", lambda: drawn("svg"), "image/svg+xml")
         _button(f"{name}.csv", lambda: csv(table(), scenario, host).encode(), "text/csv")
 
 

@@ -5,10 +5,9 @@ from collections import OrderedDict
 import streamlit as st
 
 from sim.run import Run, serve_variant
-from sim.scenario import Scenario
+from sim.scenario import PAGE, Scenario
 from sim.workload import Workload, draw
 
-PAGE = ("request",)  # parameters of the page, not of the scenario
 KEPT_REQUESTS = 2_000_000  # rows of runs that stay at hand for all viewers
 
 
@@ -21,13 +20,15 @@ def changed_address() -> dict[str, list[str]] | None:
     now = address()
     if st.session_state.get("address") == now:
         return None
+    # A link from this page to itself changes what we read, and not what the browser shows.
+    st.session_state.came_by_link = "address" in st.session_state
     st.session_state.address = now
     return {name: values for name, values in now.items() if name not in PAGE}
 
 
 def write_address(scenario: Scenario) -> None:
     query = scenario.to_query() | {n: v for n, v in address().items() if n in PAGE}
-    if query != address():
+    if query != address() or st.session_state.pop("came_by_link", False):
         st.query_params.from_dict(query)
     st.session_state.address = query
 
@@ -36,6 +37,14 @@ def picked(requests: int) -> int | None:
     """The request that the address names, if there is one of that number."""
     text = st.query_params.get("request", "")
     return int(text) if text.isdecimal() and len(text) < 10 and int(text) < requests else None
+
+
+def problem_of_pick(requests: int) -> list[str]:
+    """What is wrong with the request that the address names, if anything."""
+    text = st.query_params.get("request")
+    if text is None or picked(requests) is not None:
+        return []
+    return [f"request {text[:40]!r} is none of this run: give 0 to {requests - 1:,}"]
 
 
 def pick(request: int | None) -> None:
@@ -61,11 +70,12 @@ def runs_of(scenario: Scenario, trace: Workload | None) -> list[Run]:
 
     ScenarioError as `Scenario.check`. A control that moves meanwhile ends the run.
     """
-    shelf, runs, workload = _shelf(), [], None
+    shelf, runs, workload = _shelf(), [], None  # one for all viewers: another may drop a run
     bar = st.empty()
     for variant in scenario.variants:
         key = (scenario.traffic, variant, scenario.limits_of(variant), scenario.cost_of(variant))
-        if key not in shelf:
+        run = shelf.pop(key, None)
+        if run is None:
             if workload is None:
                 workload = draw(scenario.traffic, trace)
                 scenario.check(len(workload))
@@ -73,14 +83,11 @@ def runs_of(scenario: Scenario, trace: Workload | None) -> list[Run]:
             def go_on(done, label=variant.label):
                 bar.progress(done, f"Simulating {label}")
 
-            shelf[key] = serve_variant(scenario, variant, workload, go_on)
-        shelf.move_to_end(key)
-        runs.append(shelf[key])
+            run = serve_variant(scenario, variant, workload, go_on)
+        shelf[key] = run  # the one used last stands last
+        runs.append(run)
     bar.empty()
-    while len(shelf) > len(runs) and _rows(shelf) > KEPT_REQUESTS:
-        shelf.popitem(last=False)
+    for key in list(shelf)[: -len(runs)]:
+        if sum(len(r.requests) for r in list(shelf.values())) > KEPT_REQUESTS:
+            shelf.pop(key, None)
     return runs
-
-
-def _rows(shelf: OrderedDict[tuple, Run]) -> int:
-    return sum(len(run.requests) for run in shelf.values())

@@ -4,8 +4,8 @@
 // arrays. Times are milliseconds. Everything up to `component` is a pure function of its arguments,
 // so that tests can call it without a page.
 
-export const PREFILL = 0, STALL = 1, DECODE = 2, HELD = 3;
-export const PHASES = ["prefill", "stalled", "decode", "padding"];
+export const PREFILL = 0, STALL = 1, DECODE = 2, HELD = 3, RECOMPUTE = 4, PREEMPTED = 5;
+export const PHASES = ["prefill", "stalled", "decode", "padding", "recompute", "preempted"];
 
 const GUTTER = 84;      // px left of the plot, for names
 const RIGHT = 46;       // px right of it, for the strips' scales
@@ -35,9 +35,24 @@ export function unpack(bytes) {
       const [owner, column] = name.split(".");
       if (owner === String(k)) own[column] = columns[name];
     }
-    return { ...variant, ...own, starts: own.start.slice().sort(), ends: own.finish.slice().sort() };
+    return { ...variant, ...own, ...sortedTimes(own, columns["all.arrival"]), ...shares(own, variant) };
   });
   return { ...mounting, ...header, variants, arrival: columns["all.arrival"], prompt: columns["all.prompt"], output: columns["all.output"] };
+}
+
+// When requests that were let in came, had a seat, and left it.
+function sortedTimes({ start, finish }, arrival) {
+  const served = (_, i) => !Number.isNaN(start[i]);
+  return { arrivals: arrival.filter(served), starts: start.filter(served).sort(), ends: finish.filter(served).sort() };
+}
+
+// Of the KV pool, the % of blocks that are held, and the % that tokens fill.
+function shares({ stepFree, stepKv }, { blocks, blockSize }) {
+  if (!blocks) return {};
+  return {
+    heldShare: Float64Array.from(stepFree, (free) => 100 * (1 - free / blocks)),
+    kvShare: Float64Array.from(stepKv, (tokens) => Math.min(100, (100 * tokens) / (blocks * blockSize))),
+  };
 }
 
 // The first place in sorted `values`, from `low` to `high`, whose value is above `x`.
@@ -51,13 +66,14 @@ export function after(values, x, low = 0, high = values.length) {
 
 // ---------------------------------------------------------------- what a pixel holds
 
-// Calls visit(step, x0, x1) for each event of steps that the window shows, with its pixel columns.
-function eachStep(variant, view, width, visit) {
+// Calls visit(k, x0, x1) for each interval that the window shows, with its pixel columns. Intervals
+// are sorted by their begin: events of like steps, or ticks of the decoding requests.
+function eachInterval({ t0, ms, repeats }, view, width, visit) {
   const scale = width / (view.t1 - view.t0);
-  for (let k = Math.max(0, after(variant.stepT0, view.t0) - 1); k < variant.stepT0.length; k++) {
-    const began = variant.stepT0[k];
+  for (let k = Math.max(0, after(t0, view.t0) - 1); k < t0.length; k++) {
+    const began = t0[k];
     if (began >= view.t1) break;
-    const ended = began + variant.stepMs[k] * variant.stepRepeats[k];
+    const ended = began + ms[k] * repeats[k];
     if (ended <= view.t0) continue;
     const x0 = Math.max(0, Math.floor((began - view.t0) * scale));
     const x1 = Math.min(width, Math.max(x0 + 1, Math.ceil((ended - view.t0) * scale)));
@@ -67,10 +83,10 @@ function eachStep(variant, view, width, visit) {
 
 // The worst inter-token latency under each pixel column: zooming out hides no stall.
 export function worstItl(variant, view, width) {
-  const worst = new Float32Array(width);
-  eachStep(variant, view, width, (k, x0, x1) => {
-    if (variant.stepDecodes[k] === 0) return;
-    for (let x = x0; x < x1; x++) if (variant.stepMs[k] > worst[x]) worst[x] = variant.stepMs[k];
+  const worst = new Float32Array(width), { tickMs } = variant;
+  const ticks = { t0: variant.tickT0, ms: tickMs, repeats: variant.tickRepeats };
+  eachInterval(ticks, view, width, (k, x0, x1) => {
+    for (let x = x0; x < x1; x++) if (tickMs[k] > worst[x]) worst[x] = tickMs[k];
   });
   return worst;
 }
@@ -78,7 +94,8 @@ export function worstItl(variant, view, width) {
 // The largest value of a column of steps under each pixel column.
 export function largest(variant, column, view, width) {
   const most = new Float64Array(width);
-  eachStep(variant, view, width, (k, x0, x1) => {
+  const steps = { t0: variant.stepT0, ms: variant.stepMs, repeats: variant.stepRepeats };
+  eachInterval(steps, view, width, (k, x0, x1) => {
     for (let x = x0; x < x1; x++) if (column[k] > most[x]) most[x] = column[k];
   });
   return most;
@@ -110,10 +127,10 @@ export const shade = (ms, [floor, limit]) => Math.min(1, Math.max(0, (ms - floor
 // ---------------------------------------------------------------- colours
 
 const LIGHT = {
-  ramp: ["#bcdaf1", "#4a8ac9", "#0a1f66"], prefill: "#e69f00", stall: "#f3d9a0", held: "#c3c7ce", mark: "#d1242f",
+  ramp: ["#bcdaf1", "#4a8ac9", "#0a1f66"], prefill: "#e69f00", stall: "#f3d9a0", held: "#c3c7ce", again: "#b8480b", mark: "#d1242f",
 };
 const DARK = {
-  ramp: ["#b9ddf6", "#5b97e6", "#1f45b8"], prefill: "#f0a81c", stall: "#7d6434", held: "#565b66", mark: "#ff6b6b",
+  ramp: ["#b9ddf6", "#5b97e6", "#1f45b8"], prefill: "#f0a81c", stall: "#7d6434", held: "#565b66", again: "#e8702a", mark: "#ff6b6b",
 };
 
 const channels = (hex) => [1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16));
@@ -144,8 +161,9 @@ export function layout(variants) {
     y = panel.y + height + 6;
     return panel;
   });
-  const strips = [0, 1, 2].map((k) => ({ y: y + STRIP_GAP + k * (STRIP + STRIP_GAP), height: STRIP }));
-  const axis = y + 3 * (STRIP + STRIP_GAP) + 2;
+  const count = variants.some((variant) => variant.blocks) ? 4 : 3;
+  const strips = Array.from({ length: count }, (_, k) => ({ y: y + STRIP_GAP + k * (STRIP + STRIP_GAP), height: STRIP }));
+  const axis = y + count * (STRIP + STRIP_GAP) + 2;
   return { panels, strips, axis, height: axis + AXIS };
 }
 
@@ -188,6 +206,7 @@ function drawBase(ui) {
     const canvas = new OffscreenCanvas(device, lines);
     canvas.getContext("2d").putImageData(image, 0, 0);
     pen.drawImage(canvas, GUTTER, panel.y, width, panel.height);
+    drawPreemptions(ui, pen, variant, panel);
   });
   drawStrips(ui, pen, places.strips);
 }
@@ -227,6 +246,16 @@ function hatch(pixels, y, width, shares) {
   for (let x = 0; x < width; x++) {
     const idle = shares[HELD][x] + shares[STALL][x];
     if (idle > 0.5 && (x + y) % 5 === 0) pixels[y * width + x] = ((pixels[y * width + x] & 0xffffff) | (90 << 24)) >>> 0;
+  }
+}
+
+// The moments at which seats were lost.
+function drawPreemptions(ui, pen, variant, { y, height }) {
+  pen.fillStyle = ui.colours.css[PREEMPTED];
+  for (const i of variant.lostSeats) {
+    if (variant.t0[i] < ui.view.t0 || variant.t0[i] > ui.view.t1) continue;
+    const tall = Math.max(5, height / variant.seats), middle = y + ((variant.seat[i] + 0.5) * height) / variant.seats;
+    pen.fillRect(ui.x(variant.t0[i]) - 1, Math.max(y, Math.min(middle - tall / 2, y + height - tall)), 2, tall);
   }
 }
 
@@ -271,20 +300,22 @@ const log1p = (x) => Math.log10(1 + Math.max(0, x));
 function stripsOf(ui) {
   const { data, view } = ui, width = Math.max(1, Math.floor(ui.plotWidth));
   const at = (x) => view.t0 + ((x + 1) / width) * (view.t1 - view.t0);
-  const counted = (from, to) => Float64Array.from({ length: width }, (_, x) => between(from, to, at(x)));
+  const counted = (v, from, to, sign) => Float64Array.from({ length: width }, (_, x) => between(from, to, at(x)) + sign * between(v.lost, v.back, at(x)));
   return [
-    { name: "waiting", faint: "running", lines: data.variants.map((v) => [counted(data.arrival, v.starts), counted(v.starts, v.ends)]) },
+    { name: "waiting", faint: "running", lines: data.variants.map((v) => [counted(v, v.arrivals, v.starts, 1), counted(v, v.starts, v.ends, -1)]) },
     { name: "prefill", faint: "decode", unit: "tok/step", lines: data.variants.map((v) => [largest(v, v.stepPrefill, view, width), largest(v, v.stepDecodes, view, width)]) },
     { name: "step, ms", limit: data.shade[1], lines: data.variants.map((v) => [largest(v, v.stepMs, view, width)]) },
-  ];
+    { name: "KV, %", faint: "tokens", linear: 100, lines: data.variants.map((v) => (v.blocks ? [largest(v, v.heldShare, view, width), largest(v, v.kvShare, view, width)] : [])) },
+  ].slice(0, layout(data.variants).strips.length);
 }
 
 function drawStrips(ui, pen, places) {
   stripsOf(ui).forEach((strip, k) => {
     const { y, height } = places[k];
-    let top = log1p(strip.limit || 1);
-    for (const pair of strip.lines) for (const line of pair) for (const value of line) top = Math.max(top, log1p(value));
-    const to = (value) => y + height - (log1p(value) / top) * (height - 2);
+    const size = strip.linear ? (value) => value : log1p;
+    let top = strip.linear || log1p(strip.limit || 1);
+    for (const pair of strip.lines) for (const line of pair) for (const value of line) top = Math.max(top, size(value));
+    const to = (value) => y + height - (size(value) / top) * (height - 2);
     pen.fillStyle = ui.text;
     pen.font = `12px ${ui.font}`;
     pen.textAlign = "right";
@@ -295,13 +326,13 @@ function drawStrips(ui, pen, places) {
     if (strip.faint) pen.fillText(`faint: ${strip.faint}`, GUTTER - 8, y + 29);
     if (strip.unit) pen.fillText(strip.unit, GUTTER - 8, y + 42);
     pen.textAlign = "left";
-    for (let power = 0; power <= 6; power++) {
+    for (let power = strip.linear ? 2 : 0; power <= 6; power++) {
       const value = 10 ** power;
-      if (log1p(value) > top) break;
+      if (size(value) > top) break;
       pen.globalAlpha = 0.12;
       pen.fillRect(GUTTER, to(value), ui.plotWidth, 1);
       pen.globalAlpha = 0.55;
-      if (power % 2 || top < 2.2) pen.fillText(count(value), GUTTER + ui.plotWidth + 5, to(value));
+      if (power % 2 || top < 2.2 || strip.linear) pen.fillText(count(value), GUTTER + ui.plotWidth + 5, to(value));
     }
     pen.globalAlpha = 0.3;
     pen.fillRect(GUTTER, y + height, ui.plotWidth, 1);
@@ -416,8 +447,8 @@ export function under(data, view, plotWidth, px, py) {
     const { y, height } = places.panels[k], variant = data.variants[k];
     if (py < y || py >= y + height) continue;
     const seat = Math.floor(((py - y) / height) * variant.seats), end = variant.offset[seat + 1];
-    const slack = (view.t1 - view.t0) / plotWidth;
-    const i = after(variant.t1, t - slack, variant.offset[seat], end);
+    const slack = (view.t1 - view.t0) / plotWidth, found = (at) => after(variant.t1, at, variant.offset[seat], end);
+    const here = found(t), i = here < end && variant.t0[here] <= t ? here : found(t - slack);
     return i < end && variant.t0[i] <= t + slack ? { k, variant, i, seat, t, request: variant.request[i] } : null;
   }
   return null;
@@ -425,17 +456,18 @@ export function under(data, view, plotWidth, px, py) {
 
 // The lines of the tooltip.
 export function describe(data, hit) {
-  const { variant, i, request, t } = hit, phase = variant.phase[i], step = Math.max(0, after(variant.stepT0, t) - 1);
+  const { variant, i, request, t } = hit, phase = variant.phase[i], at = (times) => Math.max(0, after(times, t) - 1);
   const lines = [`Request ${request} · seat ${hit.seat} · ${variant.label}`];
   lines.push(`${PHASES[phase]} ${(variant.t0[i] / 1000).toFixed(3)} to ${(variant.t1[i] / 1000).toFixed(3)} s (${duration(variant.t1[i] - variant.t0[i])})`);
-  if (phase === DECODE) lines.push(`ITL here ${duration(variant.stepMs[step])}, beside ${count(variant.stepPrefill[step])} prompt tokens`);
-  if (phase === PREFILL) {
+  if (phase === DECODE) lines.push(`ITL here ${duration(variant.tickMs[at(variant.tickT0)])}, beside ${count(variant.stepPrefill[at(variant.stepT0)])} prompt tokens`);
+  if (phase === PREFILL || phase === RECOMPUTE) {
     const steps = stepsWithin(variant, variant.t0[i], variant.t1[i]);
     lines.push(`${count(variant.tokens[i])} prompt tokens in ${count(steps)} step${steps === 1 ? "" : "s"}`);
   }
   lines.push(`prompt ${count(data.prompt[request])}, output ${count(data.output[request])} tokens, arrived ${(data.arrival[request] / 1000).toFixed(3)} s`);
   for (const v of data.variants) {
-    lines.push(`${v.label}: TTFT ${duration(v.first[request] - data.arrival[request])}, of it queued ${duration(v.start[request] - data.arrival[request])}`);
+    if (Number.isNaN(v.start[request])) lines.push(`${v.label}: refused at the door`);
+    else lines.push(`${v.label}: TTFT ${duration(v.first[request] - data.arrival[request])}, of it queued ${duration(v.start[request] - data.arrival[request])}`);
   }
   return lines;
 }
@@ -498,6 +530,8 @@ function legend(ui) {
   add(`width:110px;background:linear-gradient(90deg,${ui.colours.stops.join(",")})`, `decode, each token by its ITL: ${duration(floor)} to ${duration(limit)} (TPOT limit) and beyond`);
   add(`background:${css[PREFILL]}`, "prefill");
   if (present.has(HELD)) add(`background:repeating-linear-gradient(135deg,${css[HELD]} 0 3px,transparent 3px 4px)`, "padding: seat held for nothing");
+  if (present.has(RECOMPUTE)) add(`background:${css[RECOMPUTE]}`, "recomputed after a preemption");
+  if (present.has(PREEMPTED)) add(`width:3px;height:14px;background:${css[PREEMPTED]}`, "preempted");
   if (present.has(STALL)) add(`background:repeating-linear-gradient(135deg,${css[STALL]} 0 3px,transparent 3px 4px)`, "stalled: no tokens left in the step");
 }
 
@@ -542,6 +576,7 @@ function mount(parent) {
   };
   ui.seek = (t) => {
     ui.playhead = t;
+    if (t == null) { showClock(); return ui.redraw(false); }
     if (t > ui.view.t1 || t < ui.view.t0) {
       const span = ui.view.t1 - ui.view.t0;
       ui.view = moved({ t0: t, t1: t + span }, ui.data.whole, {});
@@ -598,7 +633,7 @@ const KEYS = {
   " ": (ui) => ui.toggle(),
   arrowleft: (ui) => ui.seek(Math.max(0, (ui.playhead ?? ui.view.t0) - (ui.view.t1 - ui.view.t0) / 100)),
   arrowright: (ui) => ui.seek(Math.min(ui.data.whole, (ui.playhead ?? ui.view.t0) + (ui.view.t1 - ui.view.t0) / 100)),
-  escape: (ui) => { ui.playing = false; ui.playhead = null; ui.redraw(false); },
+  escape: (ui) => { if (ui.playing) ui.toggle(); ui.seek(null); },
 };
 
 function listen(ui) {
@@ -678,6 +713,7 @@ function index(variant) {
   variant.seat = new Int32Array(variant.request.length);
   for (let seat = 0; seat < variant.seats; seat++) variant.seat.fill(seat, variant.offset[seat], variant.offset[seat + 1]);
   variant.phases = [...new Set(variant.phase)];
+  variant.lostSeats = [...variant.phase.keys()].filter((i) => variant.phase[i] === PREEMPTED);
 }
 
 export default function component(component) {
@@ -696,9 +732,9 @@ export default function component(component) {
   const palette = isDark(ui.background) ? DARK : LIGHT;
   ui.colours = {
     stops: palette.ramp, ramp: ramp(palette.ramp), mark: palette.mark,
-    css: [palette.prefill, palette.stall, palette.ramp[1], palette.held],
-    phase: [palette.prefill, palette.stall, palette.ramp[1], palette.held].map((hex) => packed(channels(hex))),
+    css: [palette.prefill, palette.stall, palette.ramp[1], palette.held, palette.again, palette.mark],
   };
+  ui.colours.phase = ui.colours.css.map((hex) => packed(channels(hex)));
   if (ui.bytes !== data) {
     ui.bytes = data;
     ui.data = unpack(data);

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from streamlit.components import v2
 
-from sim.explain import why_waited
-from sim.metrics import longest_wait
+from sim.explain import lost_and_refused, why_waited
+from sim.metrics import again, longest_wait
 from sim.run import Run
 from sim.scenario import Scenario
 from sim.table import stamp
@@ -26,8 +26,8 @@ _mount = v2.component(
 
 
 def shade_scale(runs: Sequence[Run], scenario: Scenario) -> tuple[float, float]:
-    """ms at which a decode is palest (the shortest step that decodes) and darkest (TPOT limit)."""
-    decoding = np.concatenate([run.steps["ms"][run.steps["decodes"] > 0] for run in runs] or [[]])
+    """ms at which a decode is palest (the shortest gap of all runs) and darkest (TPOT limit)."""
+    decoding = np.concatenate([run.ticks()["ms"] for run in runs])
     floor = float(decoding.min()) if len(decoding) else 0.0
     limit = scenario.slo.tpot_slo
     return (floor, limit) if floor < limit else (limit / 2, limit)
@@ -36,13 +36,18 @@ def shade_scale(runs: Sequence[Run], scenario: Scenario) -> tuple[float, float]:
 def opening_window(runs: Sequence[Run], baseline: int) -> tuple[float, float]:
     """ms: until the first variant is done, so that a slow one squashes nobody.
 
-    Of a long run, the stretch about the request that waited longest in the baseline.
+    Of a long run, the stretch about the request that waited longest in the baseline, or about its
+    first preemption where nobody waited to speak of.
     """
     end = min(run.total for run in runs)
     if end <= LEGIBLE:
         return 0.0, end
-    longest = runs[baseline].requests[longest_wait(runs[baseline])]
-    start = (longest["arrival"] + longest["first"] - LEGIBLE / 2) / 2
+    run = runs[baseline]
+    longest = run.requests[longest_wait(run)]
+    middle = (longest["arrival"] + longest["first"]) / 2
+    if len(again(run)[0]) and longest["start"] - longest["arrival"] < LEGIBLE / 100:
+        middle = again(run)[0][0]
+    start = middle - LEGIBLE / 4
     start = float(np.clip(start, 0.0, end - LEGIBLE / 2))
     return start, start + LEGIBLE / 2
 
@@ -57,7 +62,10 @@ def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
     }
     for k, run in enumerate(runs):
         order = np.lexsort((run.segments["t0"], run.segments["seat"]))
-        segments, steps = run.segments[order], run.steps
+        segments, steps, ticks = run.segments[order], run.steps, run.ticks()
+        lost, back = again(run)
+        if run.blocks:
+            columns |= {f"{k}.stepFree": steps["free"], f"{k}.stepKv": steps["kv"].astype(float)}
         offset = np.searchsorted(segments["seat"], np.arange(_taken(run) + 1))
         columns |= {
             f"{k}.{name}": segments[name] for name in ("t0", "t1", "request", "tokens", "phase")
@@ -72,6 +80,11 @@ def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
             f"{k}.stepRepeats": steps["repeats"],
             f"{k}.stepPrefill": steps["prefill"],
             f"{k}.stepDecodes": steps["decodes"],
+            f"{k}.tickT0": ticks["t0"],
+            f"{k}.tickMs": ticks["ms"],
+            f"{k}.tickRepeats": ticks["repeats"],
+            f"{k}.lost": lost,
+            f"{k}.back": back,
         }
     listed, blocks, at = [], [], 0
     for name, values in columns.items():
@@ -88,7 +101,9 @@ def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
                     "label": run.label,
                     "seats": _taken(run),
                     "total": run.total,
-                    "note": f"{why_waited(run)}{_unused(run)}",
+                    "blocks": run.blocks,
+                    "blockSize": run.block_size,
+                    "note": f"{why_waited(run)} {lost_and_refused(run)}{_unused(run)}",
                     "colours": variant_colours(k),
                 }
                 for k, run in enumerate(runs)

@@ -6,7 +6,7 @@ keeps: the page, the command line, the tests and the device loop all find it in 
 
 import inspect
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 
@@ -22,18 +22,23 @@ class Policy(NamedTuple):
     about: str  # the sentence that the page shows
     keeps: tuple[str, ...]  # fields of Limits
     plan: Callable[[State, Limits], None]
+    paged: bool = False  # whether decodes take KV blocks as they need them
+    null_blocks: int = 0  # of the pool, blocks that nobody gets
+    ranks: str | None = None  # what its line is ordered by: a column of the workload
+    note: str = ""  # how the program that it stands for differs
 
 
 POLICIES: dict[str, Policy] = {}
 
 
-def policy(label: str, *keeps: str):
+def policy(label: str, *keeps: str, **properties: Any):
     def register(plan):
         name, about = plan.__name__, inspect.getdoc(plan) or ""
-        POLICIES[name] = Policy(name, label, about, keeps, jit(PLAN)(plan))
+        POLICIES[name] = Policy(name, label, about, keeps, jit(PLAN)(plan), **properties)
         return plan
 
     return register
 
 
-from . import module08  # noqa: E402, F401  a policy registers itself when its file is read
+# A policy registers itself when its file is read.
+from . import module08, papers, vllm, vllm_v0  # noqa: E402, F401

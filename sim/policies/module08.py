@@ -1,19 +1,8 @@
 """The three policies of the course module, float for float (`python -m sim golden`)."""
 
-from ..state import (
-    BATCH,
-    BUDGET,
-    admit,
-    decode,
-    grant,
-    head,
-    keep_out,
-    leave_together,
-    may_admit,
-    pad,
-    room,
-    todo,
-)
+from ..lines import head
+from ..state import BATCH, BUDGET
+from ..verbs import admit, decode, grant, keep_out, leave_together, may_admit, pad, room, todo
 from . import policy
 
 

@@ -62,13 +62,22 @@ def read(content: bytes, filename: str = "the file") -> tuple[Trace, Workload]:
     form = next((t for t in TRACES.values() if list(t.columns) == header), None)
     if form is None or "\0" in text:
         raise ScenarioError(f"{filename} is no trace known here: its first line is not {wanted}")
-    table = _table(content, form, filename)
-    if table.empty:
+    if not content.partition(b"\n")[2].strip():
         raise ScenarioError(f"{filename} has a header and no request: give a row a request")
     try:
-        return form, form.read(table)
-    except ScenarioError as error:
-        raise ScenarioError(f"{filename}, {error}") from None
+        return form, form.read(_table(content, form, filename))
+    except RowError as error:
+        filled = (k for k, line in enumerate(content.split(b"\n"), 1) if line.strip())
+        line = next(k for row, k in enumerate(filled) if row == error.row + 1)
+        raise ScenarioError(f"{filename}, line {line}: {error}") from None
+
+
+class RowError(ValueError):
+    """A row that can't be read: its number, from 0, and what is wrong with it."""
+
+    def __init__(self, row: int, reason: str):
+        super().__init__(reason)
+        self.row = row
 
 
 def _table(content: bytes, form: Trace, filename: str) -> pd.DataFrame:
@@ -77,7 +86,8 @@ def _table(content: bytes, form: Trace, filename: str) -> pd.DataFrame:
         table = csv.read_csv(
             pa.BufferReader(content),
             csv.ReadOptions(use_threads=False),  # with threads, rows lose their numbers
-            convert_options=csv.ConvertOptions(
+            csv.ParseOptions(quote_char=False),  # numbers and dates need none
+            csv.ConvertOptions(
                 column_types=dict.fromkeys(form.columns, pa.string()), strings_can_be_null=False
             ),
         )
@@ -88,15 +98,16 @@ def _table(content: bytes, form: Trace, filename: str) -> pd.DataFrame:
 
 
 def whole(column: pd.Series) -> np.ndarray:
-    """Token counts from 1 on. ScenarioError names the first row that has none."""
+    """Token counts from 1 on. RowError for the first row that has none."""
     numbers = np.asarray(pd.to_numeric(column, errors="coerce"), np.float64)
-    good = (numbers >= 1) & (numbers <= LONGEST) & (numbers % 1 == 0)
+    with np.errstate(invalid="ignore"):  # inf has no remainder
+        good = (numbers >= 1) & (numbers <= LONGEST) & (numbers % 1 == 0)
     _demand(column, good, f"a whole number of tokens from 1 to {LONGEST:,}")
     return numbers.astype(np.int64)
 
 
 def milliseconds(column: pd.Series) -> np.ndarray:
-    """Times as numbers. ScenarioError names the first row that has none."""
+    """Times as numbers. RowError for the first row that has none."""
     numbers = np.asarray(pd.to_numeric(column, errors="coerce"), np.float64)
     _demand(column, np.isfinite(numbers), "a number of ms")
     return numbers
@@ -105,7 +116,8 @@ def milliseconds(column: pd.Series) -> np.ndarray:
 def timestamps(column: pd.Series) -> np.ndarray:
     """ms since the first row, from ISO dates with any fraction and offset, kept to 100 ns."""
     dates = pd.to_datetime(column, format="ISO8601", utc=True, errors="coerce")
-    _demand(column, np.asarray(dates.notna()), "a date and time")
+    known = (dates > "1700") & (dates < "2200")  # what 64 bits of nanoseconds hold, and to spare
+    _demand(column, np.asarray(known), "a date and time")
     ticks = np.asarray(dates.dt.tz_convert(None), "datetime64[ns]").astype(np.int64)
     return (ticks - ticks[0]) / 1e6
 
@@ -113,7 +125,7 @@ def timestamps(column: pd.Series) -> np.ndarray:
 def _demand(column: pd.Series, good: np.ndarray, wanted: str) -> None:
     for row in np.flatnonzero(~good)[:1]:
         got = repr(str(column.iloc[row])[:40]) if column.iloc[row] else "empty"
-        raise ScenarioError(f"line {row + 2}: {column.name} is {got}, not {wanted}")
+        raise RowError(int(row), f"{column.name} is {got}, not {wanted}")
 
 
 def in_order(arrival: np.ndarray, prompt: np.ndarray, output: np.ndarray) -> Workload:
