@@ -3,7 +3,9 @@
 Ratios hold on a busy machine, absolute figures only on a quiet one.
 """
 
+import os
 import resource
+import signal
 import socket
 import statistics
 import subprocess
@@ -18,7 +20,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sim.costs import COSTS
 from sim.module08 import Req
-from sim.policies import POLICIES
 from sim.run import serve
 from sim.state import Limits
 from sim.traffic import Traffic
@@ -26,14 +27,14 @@ from sim.workload import Workload, draw
 
 COEFFICIENTS = tuple(c.default for c in COSTS["linear"].coefficients)
 LIMITS = Limits(chunk=128)
-SEATS, BUDGET, CHUNK = LIMITS
+SEATS, BUDGET, CHUNK = LIMITS[:3]
 ROOT = Path(__file__).parents[1]
 
 
 def module_lengths(requests: int, rate: float) -> Workload:
     """Poisson arrivals at `rate` req/s with the course module's lengths."""
     drawn = draw(Traffic(arrivals="poisson", rate=rate, duration=1.02 * requests / rate + 10))
-    return Workload(drawn.arrival[:requests], *(c[:requests] for c in (drawn.prompt, drawn.output, drawn.limit)))
+    return drawn.rows(np.arange(requests))
 
 
 def requests_of(work: Workload) -> list[Req]:
@@ -41,12 +42,12 @@ def requests_of(work: Workload) -> list[Req]:
     return [Req(i, *row) for i, row in enumerate(rows)]
 
 
-def tokens_per_second(work: Workload, policy: str, runs: int = 3) -> float:
+def tokens_per_second(work: Workload, policy: str, limits: Limits, runs: int = 3) -> float:
     """The best of a few runs, recording included."""
     seconds = []
     for _ in range(runs):
         began = time.perf_counter()
-        serve(work, policy, LIMITS, COEFFICIENTS)
+        serve(work, policy, limits, COEFFICIENTS)
         seconds.append(time.perf_counter() - began)
     return work.output.sum() / min(seconds)
 
@@ -56,7 +57,7 @@ def step_ms(prefill: int, decodes: int) -> float:
     return overhead + per_token * prefill + (base + per_seq * decodes if decodes else 0.0)
 
 
-# The module's three loops, as one writes them in plain Python: requests are objects, lines are lists.
+# The module's three loops in plain Python: requests are objects, lines are lists.
 
 
 def plain_static(requests: list[Req]) -> None:
@@ -85,7 +86,8 @@ def plain_continuous(requests: list[Req]) -> None:
             waiting.append(requests[i])
             i += 1
         room, new = BUDGET - len(running), []
-        while waiting and len(running) + len(new) < SEATS and waiting[0].prompt_len <= room:
+        seats = SEATS - len(running)
+        while waiting and len(new) < seats and waiting[0].prompt_len <= room:
             room -= waiting[0].prompt_len
             new.append(waiting.popleft())
         now += step_ms(sum(r.prompt_len for r in new), len(running))
@@ -129,20 +131,45 @@ def emit(r: Req, now: float) -> bool:
 PLAIN = {"static": plain_static, "continuous": plain_continuous, "chunked": plain_chunked}
 
 
+def bench_vllm() -> None:
+    print(
+        "vLLM 0.33.0 with KV accounting, 1,000,000 requests, 256 seats, budget 8192, 40,000 blocks"
+    )
+    limits, speeds = Limits(max_num_seqs=256, num_gpu_blocks=40_001), []
+    for rate in (36, 100):
+        speeds.append(tokens_per_second(module_lengths(1_000_000, rate), "vllm_v1", limits))
+        print(f"  {rate:3} req/s {speeds[-1] / 1e6:7.0f} M tok/s")
+    print(
+        f"  (at least 60 M at 36 req/s; at 100 at most 3 times slower: {speeds[0] / speeds[1]:.2f})"
+    )
+    cached = limits._replace(enable_prefix_caching=1)
+    speed = tokens_per_second(module_lengths(1_000_000, 36), "vllm_v1", cached, runs=1)
+    print(f"  with prefix caching {speed / 1e6:.0f} M tok/s  (at least 10 M)")
+    print(f"  peak memory {peak_gb():.2f} GB  (under 1.5)")
+
+
+def peak_gb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
 def bench_engine() -> None:
-    print("Simulated output tokens per second, 1,000,000 requests of the module's lengths, 32 seats,")
-    print("chunk 128, slots, segments and steps recorded; and against the module's loop in plain Python")
+    print(
+        "Simulated output tokens per second, 1,000,000 requests of the module's lengths, 32 seats,"
+    )
+    print(
+        "chunk 128, slots, segments and steps recorded; against the module's loop in plain Python"
+    )
     for rate in (16, 36):
         work, few = module_lengths(1_000_000, rate), module_lengths(4_000, rate)
-        for policy in POLICIES:
-            ours = tokens_per_second(work, policy)
+        for policy in PLAIN:
+            ours = tokens_per_second(work, policy, LIMITS)
             began = time.perf_counter()
             PLAIN[policy](requests_of(few))
             plain = few.output.sum() / (time.perf_counter() - began)
             target = "" if policy == "static" else "  (at least 200 M, 100 times)"
-            print(f"  {policy:12}{rate:3} req/s {ours / 1e6:7.0f} M tok/s {ours / plain:7.0f} times{target}")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(f"  peak memory {peak:.2f} GB  (under 1.5)")
+            name = f"  {policy:12}{rate:3} req/s"
+            print(f"{name} {ours / 1e6:7.0f} M tok/s {ours / plain:7.0f} times{target}")
+    print(f"  peak memory {peak_gb():.2f} GB  (under 1.5)")
 
 
 def free_port() -> int:
@@ -156,7 +183,9 @@ def bench_page() -> None:
 
     port = free_port()
     with sync_playwright() as p:
-        browser = p.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"])
+        browser = p.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
+        )
         page = browser.new_page(viewport={"width": 1680, "height": 1050})
         began = time.perf_counter()
         server = subprocess.Popen(
@@ -167,7 +196,8 @@ def bench_page() -> None:
         )
         try:
             open_page(page, f"http://127.0.0.1:{port}/")
-            print(f"make run to first painted timeline: {time.perf_counter() - began:.1f} s  (under 6)")
+            seconds = time.perf_counter() - began
+            print(f"make run to first painted timeline: {seconds:.1f} s  (under 6)")
             for query, name, target in (
                 ("", "the opening scenario", 0.7),
                 ("?arrivals=poisson&rate=40&duration=250", "10,000 requests", 2.5),
@@ -179,14 +209,14 @@ def bench_page() -> None:
                     f" max {max(seconds):.2f} s  (p50 under {target})"
                 )
         finally:
-            import os
-            import signal
-
             os.killpg(server.pid, signal.SIGTERM)
             browser.close()
 
 
-PAINTED = "c => { const ui = c.getRootNode().timeline; return ui?.data && !ui.stale ? ui.data.link : null }"
+PAINTED = """c => {
+    const ui = c.getRootNode().timeline;
+    return ui?.data && !ui.stale ? ui.data.link : null;
+}"""
 
 
 def open_page(page, url: str) -> None:
@@ -217,4 +247,6 @@ def change(page, seed: str) -> float:
 if __name__ == "__main__":
     print(f"numpy {np.__version__}, Python {sys.version.split()[0]}")
     bench_engine()
-    if "engine" not in sys.argv: bench_page()
+    bench_vllm()
+    if "engine" not in sys.argv:
+        bench_page()

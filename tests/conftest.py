@@ -1,5 +1,6 @@
 """The real server and the real browser, each started once for a worker."""
 
+import base64
 import os
 import shutil
 import socket
@@ -9,11 +10,12 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 from urllib.error import URLError
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 ROOT = Path(__file__).parents[1]
 HOST = "127.0.0.1"
@@ -28,7 +30,14 @@ FLAGS = (
     "--no-first-run",
 )
 
+PATIENCE = 20_000  # ms, on a machine with other work
+
 Visit = Callable[..., Page]
+
+
+class Server(NamedTuple):
+    url: str
+    log: Path
 
 
 def free_port() -> int:
@@ -37,20 +46,20 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
-def wait_for_health(url: str, process: subprocess.Popen, log: Path) -> None:
+def wait_for_health(server: Server, process: subprocess.Popen) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            with urllib.request.urlopen(f"{url}/_stcore/health", timeout=5):
+            with urllib.request.urlopen(f"{server.url}/_stcore/health", timeout=5):
                 return
         except (URLError, TimeoutError, ConnectionError):
             time.sleep(0.05)
-    pytest.fail(f"the server did not start:\n{log.read_text()[-2000:]}")
+    pytest.fail(f"the server did not start:\n{server.log.read_text()[-2000:]}")
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory) -> Iterator[str]:
-    """Its address. Uploads are limited to UPLOAD_MB."""
+def server(tmp_path_factory) -> Iterator[Server]:
+    """The app, served. Uploads are limited to UPLOAD_MB."""
     port, log = free_port(), tmp_path_factory.mktemp("server") / "log"
     command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port)]
     command += ["--server.address", HOST, "--server.headless", "true"]
@@ -63,9 +72,10 @@ def server(tmp_path_factory) -> Iterator[str]:
             stdout=out,
             stderr=subprocess.STDOUT,
         )
+    started = Server(f"http://{HOST}:{port}", log)
     try:
-        wait_for_health(f"http://{HOST}:{port}", process, log)
-        yield f"http://{HOST}:{port}"
+        wait_for_health(started, process)
+        yield started
     finally:
         process.terminate()
         try:
@@ -73,7 +83,6 @@ def server(tmp_path_factory) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    assert "Traceback" not in log.read_text(), log.read_text()
 
 
 @pytest.fixture(scope="session")
@@ -84,6 +93,7 @@ def browser() -> Iterator[Browser]:
         if os.environ.get("CI") == "true":
             pytest.fail(missing)
         pytest.skip(missing)
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser
@@ -102,31 +112,54 @@ def watch(page: Page, faults: list[str]) -> None:
     page.on("request", lambda r: faults.append(f"outside: {r.url}") if outside(r.url) else None)
 
 
+def new_context(browser: Browser, **options) -> BrowserContext:
+    usual = {"viewport": {"width": 1400, "height": 1000}, "locale": "en-US"}
+    context = browser.new_context(**usual | options)
+    context.set_default_timeout(PATIENCE)
+    return context
+
+
+@pytest.fixture(scope="session")
+def shared_context(browser: Browser) -> Iterator[BrowserContext]:
+    """One whose tabs find Streamlit's own files in the cache: a second less for each test."""
+    context = new_context(browser)
+    yield context
+    context.close()
+
+
 @pytest.fixture
-def visit(browser: Browser, server: str) -> Iterator[Visit]:
-    """visit(address, **options of the context) opens a fresh context there.
+def visit(browser: Browser, shared_context: BrowserContext, server: Server) -> Iterator[Visit]:
+    """visit(address) opens a tab there; with fresh=True, or options of its own, another browser.
 
-    At the end: no page has logged an error, and none has asked another host for anything.
+    `sent` collects what the page says to the server; dark=True asks for the dark scheme. At the
+    end: no page has logged an error or asked another host for anything, and the server has raised
+    nothing.
     """
-    contexts, faults = [], []
+    opened, faults, said = [], [], len(server.log.read_text())
 
-    def go(address: str = "/", **options) -> Page:
-        options = {"viewport": {"width": 1400, "height": 1000}, "locale": "en-US"} | options
-        contexts.append(browser.new_context(**options))
-        contexts[-1].set_default_timeout(20_000)
-        page = contexts[-1].new_page()
+    def go(address: str = "/", *, sent=None, dark=False, fresh=False, **options) -> Page:
+        own = fresh or options
+        context = new_context(browser, **options) if own else shared_context
+        page = context.new_page()
+        opened.append(context if own else page)
         watch(page, faults)
-        page.goto(server + address)
+        if sent is not None:
+            page.on("websocket", lambda socket: socket.on("framesent", lambda f: sent.append(f)))
+        page.emulate_media(color_scheme="dark" if dark else "light")
+        page.goto(server.url + address)
         return page
 
     yield go
     seen = list(faults)  # closing a page ends requests, which is no fault of it
-    for context in contexts:
-        context.close()
+    for each in opened:
+        each.close()
     assert not seen, "\n".join(seen)
+    raised = server.log.read_text()[said:].rpartition("Traceback")
+    assert not raised[1], "".join(raised[1:])
 
 
-@pytest.fixture
-def page(visit: Visit) -> Page:
-    """The opening page in a fresh context."""
-    return visit("/")
+@pytest.fixture(scope="session")
+def timeline_js() -> str:
+    """The timeline's own JavaScript, as an address to import it from."""
+    source = (ROOT / "pages" / "ui" / "timeline.js").read_bytes()
+    return f"data:text/javascript;base64,{base64.b64encode(source).decode()}"
