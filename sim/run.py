@@ -49,7 +49,7 @@ class Run:
     total: float  # ms, from 0 to the last release
     requests: np.ndarray  # (n,) COLUMNS, by id
     steps: np.ndarray  # (events,) STEP, by time
-    segments: np.ndarray  # (k,) SEGMENT, by the time they ended
+    segments: np.ndarray  # (k,) SEGMENT, by event; what ends within one is in no order
     gaps: np.ndarray  # (g,) GAP: tokens that came late for a preemption
 
     @property

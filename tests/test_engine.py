@@ -42,6 +42,13 @@ BEYOND, SHORT = (
     for arrival, prompt in ((8.1, 710), (8.4, 711))
 )
 
+# A stalled prompt gets its first token in the event in which one before it gets its last.
+RELIEVED = Case(
+    workload([(0.0, 1, 7), (0.0, 60, 1), (0.0, 3, 1)]),
+    Limits(max_num_seqs=3, max_num_batched_tokens=7, chunk=6),
+    MODULE_COST,
+)
+
 every_policy = pytest.mark.parametrize("policy", POLICIES)
 known_policy = pytest.mark.parametrize("policy", naive.POLICIES)
 laws = settings(max_examples=50, deadline=None)
@@ -98,9 +105,14 @@ def spans(segments: np.ndarray, name: str) -> dict[int, np.ndarray]:
     return {key: ordered[ordered[name] == key] for key in np.unique(ordered[name])}
 
 
+def seat_by_seat(segments: np.ndarray) -> np.ndarray:
+    """In order of seat and time: what ends within one event may be on record in any order."""
+    return segments[np.lexsort((segments["t1"], segments["t0"], segments["seat"]))]
+
+
 def assert_same(a: Run, b: Run):
     assert_array_equal(a.requests, b.requests)
-    assert_array_equal(a.segments, b.segments)
+    assert_array_equal(seat_by_seat(a.segments), seat_by_seat(b.segments))
     assert written_out(a.steps) == written_out(b.steps)
     assert a.total == b.total
 
@@ -109,7 +121,8 @@ def assert_recorded(run: Run, s: State):
     """The state's own record, in whatever pieces, is that of the run."""
     for name in COLUMNS:
         assert_array_equal(run.requests[name], s.requests[name])
-    assert_array_equal(run.segments, s.segments[: s.n.segments])
+    own = s.segments[: s.n.segments].view(np.ndarray)
+    assert_array_equal(seat_by_seat(run.segments), seat_by_seat(own))
     assert written_out(run.steps) == written_out(s.steps[: s.n.steps])
 
 
@@ -235,6 +248,7 @@ def test_the_same_seed_gives_the_same_bits(policy):
 
 @every_policy
 @given(case=cases)
+@example(case=RELIEVED)
 @laws
 def test_stretched_equals_step_by_step(policy, case):
     assert_same(served(policy, case, stretch=True), served(policy, case, stretch=False))
@@ -242,6 +256,7 @@ def test_stretched_equals_step_by_step(policy, case):
 
 @every_policy
 @given(case=cases)
+@example(case=RELIEVED)
 @laws
 def test_steps_driven_from_python_give_the_same_run(policy, case):
     run, s = served(policy, case), state_of(policy, case)
