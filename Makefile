@@ -34,6 +34,6 @@ bench: .venv/warm .venv/dev
 	@touch $@
 
 .venv/warm: .venv/ready $(shell find sim -name '*.py')
-	@echo "Compiling the simulator for this machine, once (about 15 s)"
+	@echo "Compiling the simulator for this machine, once (about 30 s)"
 	@$(PY) -m sim warm
 	@touch $@

@@ -31,6 +31,11 @@ STOPS = (
 
 # Why a request was turned away at the door.
 ADMITTED, TOO_LONG, TOO_LARGE = range(3)
+REFUSALS = (
+    "let in",
+    "its prompt leaves no room for a token within max_model_len",
+    "prompt and declared limit need more blocks than the KV pool has",
+)
 
 REQUEST = np.dtype(
     [

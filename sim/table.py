@@ -11,7 +11,7 @@ from .explain import verdicts, why_waited
 from .metrics import FIGURES, figures, unsupported
 from .run import Run
 from .scenario import Scenario
-from .state import PHASES, STOPS
+from .state import PHASES, REFUSALS, STOPS
 
 
 def figure_table(runs: Sequence[Run], scenario: Scenario) -> pd.DataFrame:
@@ -22,6 +22,7 @@ def figure_table(runs: Sequence[Run], scenario: Scenario) -> pd.DataFrame:
 def requests_table(run: Run) -> pd.DataFrame:
     """One row a request, by id; times in ms, lengths in tokens."""
     r = pd.DataFrame(run.requests).rename_axis("request")
+    r["refused"] = [REFUSALS[k] if k else "" for k in r["refused"]]
     return r.assign(
         queue_ms=r["start"] - r["arrival"],
         ttft_ms=r["first"] - r["arrival"],

@@ -109,9 +109,22 @@ def timeline(runs: Sequence[Run], scenario: Scenario) -> None:
         st.session_state.window = opening_window(runs, scenario.baseline)
     if window := st.session_state.get("window"):
         _gantt(runs, scenario, window)
+    _refused(runs)
     _request(runs, picked)
     with st.expander("The timeline as a table", icon=":material/table_rows:"):
         _as_table(runs, scenario)
+
+
+def _refused(runs: Sequence[Run]) -> None:
+    """Who was turned away at the door, and why."""
+    for run in runs:
+        table = requests_table(run)
+        table = table.loc[table["refused"] != "", ["arrival", "prompt", "limit", "refused"]]
+        if len(table):
+            with st.expander(
+                f"{run.label}: {len(table):,} refused at the door", icon=":material/block:"
+            ):
+                st.dataframe(table.rename(columns={"refused": "why"}), alt="Refused requests")
 
 
 def _gantt(runs: Sequence[Run], scenario: Scenario, window: tuple[float, float]) -> None:
