@@ -122,10 +122,13 @@ def opened(workload: Workload, policy: str, limits: Limits) -> State:
     rank = getattr(workload, p.ranks) if p.ranks else None
     if p.ranks and rank is None:
         rank = np.zeros(len(workload))
+    output = workload.output
+    if "max_model_len" in p.keeps:  # an output ends there, whatever it would have been
+        output = np.minimum(output, np.maximum(1, limits.max_model_len - workload.prompt))
     return new_state(
         workload.arrival,
         workload.prompt,
-        workload.output,
+        output,
         workload.limit,
         limits,
         clients=workload.clients,
