@@ -109,14 +109,22 @@ def advance_decodes(s, repeats):
 @jit()
 def let_go(s):
     """Whoever has emitted the last token leaves; from a batch that leaves together, all at once."""
-    n = s.n
+    n, done, i = s.n, 0, -1
     while n.decoding > 0 and s.requests[s.decoding[0]].ends <= n.ticks:
         i = end_decoding(s, 0)
         r = s.requests[i]
         r.last, r.phase = n.now, HELD
         note(s, i, DECODE, n.now, r.emitted - r.mark)
-        if n.together == 0:
-            release(s, i)
+        done += 1
+    if n.together == 0:
+        if done > 1:  # in order of admission: the prefix cache remembers who left first
+            i = n.eldest
+        while done > 0:
+            after = s.requests[i].after
+            if s.requests[i].phase == HELD:
+                release(s, i)
+                done -= 1
+            i = after
     if n.together == 1 and n.decoding + n.prefilling == 0:
         for seat in range(len(s.seats)):
             i = s.seats[seat]
@@ -146,18 +154,15 @@ def is_full(s):
 
 @jit()
 def idles(s, ms):
-    """Nobody could be given a token: an empty step, or the wait for who comes next.
+    """Nobody could be given a token: an empty step after preemptions, or the wait for who comes.
 
     False: somebody waits whom nothing will ever let in.
     """
     n = s.n
-    if n.preempted > 0 and ms > 0:
+    if n.preempted > 0:
         commit(s, ms, 1)
     elif n.arrived == n.sendable:
-        return n.preempted > 0
-    elif n.waiting > 0 and ms > 0:
-        n.watchful = 1
-        commit(s, ms, FOREVER)
+        return False
     else:
         n.now = s.requests[n.arrived].arrival
     return True

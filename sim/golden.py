@@ -81,7 +81,6 @@ def vllm_v1(r: dict) -> str | None:
         np.array([row[name] for row in rows])
         for name in ("arrival_us" if timed else "arrival_step", "prompt_len", "out_len")
     )
-    output = np.minimum(output, limits.max_model_len - prompt)
     priority = np.array([row.get("priority", 0) for row in rows], float)
     ids = [row.get("block_ids", []) for row in rows]
     offsets = np.append(0, np.cumsum([len(x) for x in ids]))
@@ -95,7 +94,8 @@ def vllm_v1(r: dict) -> str | None:
         if timed
         else [1.0, 0.0, 0.0, 0.0]
     )
-    ours = _steps(opened(work, policy, limits), policy, limits, np.array(cost, float), timed)
+    s = opened(work, policy, limits)
+    ours = _steps(s, policy, limits, np.array(cost, float), timed)
     for k, theirs in enumerate(r["steps"]):
         got = next(ours, None)
         if got is None:
@@ -106,7 +106,10 @@ def vllm_v1(r: dict) -> str | None:
                     f"step {k} ({theirs['i']}), {key}: {got.get(key)}, recorded {theirs.get(key)}"
                 )
     extra = next(ours, None)
-    return None if extra is None or r["end"] == "stalled" else f"a step more than recorded: {extra}"
+    if extra is not None:
+        return f"a step more than recorded: {extra}"
+    end = "drained" if s.n.finished == len(rows) else "stalled"
+    return None if end == r["end"] else f"end: {end}, recorded {r['end']}"
 
 
 def _steps(s: State, policy: str, limits: Limits, cost: np.ndarray, timed: bool) -> Iterator[dict]:
@@ -147,7 +150,7 @@ def _steps(s: State, policy: str, limits: Limits, cost: np.ndarray, timed: bool)
         before = n.finished
         if entries or lost or n.waiting:
             commit(s, ms(n, cost), 1)
-        idle = 0 if entries or lost else idle + 1
+        idle = 0 if entries or lost or n.arrived < len(r) else idle + 1
         done = [i for i, _ in entries if not np.isnan(r.finish[i])]
         step["nt"] = [i for i, _ in entries if i not in done and _emitted(s, i) == emitted[i]]
         step["fin"] = done

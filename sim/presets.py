@@ -5,11 +5,11 @@ There is no default without a version.
 An engine's name in a link is `vllm-0.33.0-h100-api`: version, GPU, and how it is started.
 """
 
+import math
 import shlex
 from typing import NamedTuple
 
-from .parameter import ScenarioError
-from .state import Limits
+from .parameter import ScenarioError, written
 
 
 class Gpu(NamedTuple):
@@ -29,6 +29,7 @@ GPUS = {
     "rtx4090": Gpu("RTX 4090 24 GB", 24e9 / 2**30, "NVIDIA RTX 4090 specifications"),
     "mi300x": Gpu("MI300X 192 GB", 192e9 / 2**30, "AMD MI300X data sheet"),
 }
+V0_TOKENS = 2_048  # or max_model_len, where that is more
 USAGES = {"api": "API server", "llm": "LLM class, offline"}
 
 
@@ -68,6 +69,13 @@ class Preset(NamedTuple):
     defaults: dict[str, float]
     source: str
 
+    def limits(self, max_model_len: float, chunking: bool) -> dict[str, float]:
+        """The defaults for a model of that length; without chunking the budget is no less."""
+        if chunking and self.version != "0.6.6":
+            return self.defaults
+        tokens = max(self.defaults["max_num_batched_tokens"], max_model_len)
+        return self.defaults | {"max_num_batched_tokens": tokens}
+
 
 def _batch(version: str, gpu: str, usage: str) -> tuple[int, int]:
     """(max_num_batched_tokens, max_num_seqs) by the version's tiers of GPU memory."""
@@ -93,7 +101,8 @@ def with_scheduling(name: str, policy: str) -> str:
             f"--scheduling-policy {policy} is unknown to {engine.label}: use"
             f" {' or '.join(engine.policies)}"
         )
-    return name if policy == "fcfs" else f"{name}-{policy}"
+    bare = name.removesuffix("-priority")
+    return bare if policy == "fcfs" else f"{bare}-{policy}"
 
 
 def preset(name: str) -> Preset | None:
@@ -108,8 +117,8 @@ def preset(name: str) -> Preset | None:
     engine, v1 = ENGINES[version[0]], version[0] != "0.6.6"
     if v1:
         tokens, seqs = _batch(version[0], gpu, usage)
-    else:  # the whole model length, or 2,048 where that is more
-        tokens, seqs = max(Limits().max_model_len, 2_048), 256
+    else:
+        tokens, seqs = V0_TOKENS, 256
     defaults: dict[str, float] = {
         "max_num_seqs": seqs,
         "max_num_batched_tokens": tokens,
@@ -185,16 +194,18 @@ def parse_serve(command: str) -> tuple[dict[str, float], str, list[str]]:
         k += 1
         bare = flag.removeprefix("--").removeprefix("no-")
         if bare in SWITCHES and flag.startswith("--"):
-            limits[SWITCHES[bare]] = int(not flag.startswith("--no-"))
+            said = value.lower() in ("true", "false")
+            k += said
+            limits[SWITCHES[bare]] = int((value.lower() != "false") != flag.startswith("--no-"))
         elif flag in FLAGS:
             limits[FLAGS[flag]] = _count(flag, value)
             k += 1
         elif flag == "--scheduling-policy":
             policy = value
             k += 1
-        elif flag.startswith("--"):
+        elif flag.startswith("-"):
             unknown.append(flag)
-            k += not value.startswith("--") and k < len(words)
+            k += not value.startswith("-") and k < len(words)
     return limits, policy, unknown
 
 
@@ -208,14 +219,16 @@ def _count(flag: str, text: str) -> float:
     try:
         value = float(text[:-1] if unit > 1 else text) * unit
     except ValueError:
-        raise ScenarioError(f"{flag} {text!r} is no number: give one") from None
+        value = math.nan
+    if not math.isfinite(value) or (flag != "--watermark" and value % 1):
+        raise ScenarioError(f"{flag} {text!r} is no such number: give one")
     return value if flag == "--watermark" else int(value)
 
 
 def serve_command(limits: dict[str, float], policy: str = "fcfs") -> str:
     """The `vllm serve …` that sets these limits."""
     words = ["vllm serve MODEL"]
-    words += [f"{flag} {limits[name]:g}" for flag, name in FLAGS.items() if name in limits]
+    words += [f"{flag} {written(limits[name])}" for flag, name in FLAGS.items() if name in limits]
     for switch, name in SWITCHES.items():
         if name in limits:
             words.append(f"--{'' if limits[name] else 'no-'}{switch}")

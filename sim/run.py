@@ -14,6 +14,7 @@ from .state import (
     ADMITTED,
     BLOCKS,
     BUDGET,
+    REFUSALS,
     REQUEST,
     SEATS,
     STOPS,
@@ -104,7 +105,8 @@ def door(workload: Workload, policy: str, limits: Limits) -> np.ndarray:
     if "num_gpu_blocks" in keeps:
         tokens = np.minimum(workload.prompt + workload.limit, limits.max_model_len)
         blocks = -(-tokens // limits.block_size)
-        reasons[blocks > pool(policy, limits)] = TOO_LARGE
+        margin = int(POLICIES[policy].margin * limits.num_gpu_blocks)
+        reasons[blocks > pool(policy, limits) - margin] = TOO_LARGE
     if "max_model_len" in keeps:
         reasons[workload.prompt >= limits.max_model_len] = TOO_LONG
     return reasons
@@ -122,6 +124,9 @@ def opened(workload: Workload, policy: str, limits: Limits) -> State:
     rank = getattr(workload, p.ranks) if p.ranks else None
     if p.ranks and rank is None:
         rank = np.zeros(len(workload))
+    for i in np.flatnonzero(np.isnan(rank) if rank is not None else [])[:1]:
+        raise ScenarioError(f"request {i} has {p.ranks} nan, which orders nothing: give a number")
+    caches = "enable_prefix_caching" in p.keeps and limits.enable_prefix_caching == 1
     output = workload.output
     if "max_model_len" in p.keeps:  # an output ends there, whatever it would have been
         output = np.minimum(output, np.maximum(1, limits.max_model_len - workload.prompt))
@@ -135,7 +140,7 @@ def opened(workload: Workload, policy: str, limits: Limits) -> State:
         rank=rank,
         paged=p.paged,
         free=pool(policy, limits),
-        identities=workload.blocks(limits.block_size) if limits.enable_prefix_caching else None,
+        identities=workload.blocks(limits.block_size) if caches else None,
     )
 
 
@@ -229,10 +234,18 @@ def compare(
 def serve_variant(
     scenario: Scenario, variant: Variant, workload: Workload, go_on=lambda done: None
 ) -> Run:
+    """The workload under one variant. ScenarioError if it lets nobody in."""
+    limits = scenario.limits_of(variant)
+    refused = door(workload, variant.policy, limits)
+    if (refused != ADMITTED).all():
+        raise ScenarioError(
+            f"{variant} refuses every request at the door, since {REFUSALS[refused[0]]}: raise"
+            f" {'max_model_len' if refused[0] == TOO_LONG else 'num_gpu_blocks'}"
+        )
     return serve(
         workload,
         variant.policy,
-        scenario.limits_of(variant),
+        limits,
         scenario.cost_of(variant),
         label=variant.label,
         go_on=go_on,

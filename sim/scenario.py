@@ -149,8 +149,10 @@ class Scenario:
     slo: Slo = Slo()
 
     def limits_of(self, variant: Variant) -> Limits:
-        usual = variant.preset.defaults if variant.preset else {}
         own = {name: value for name, value in variant.changes if name in LIMITS}
+        length = own.get("max_model_len", self.limits.max_model_len)
+        chunking = own.get("enable_chunked_prefill", self.limits.enable_chunked_prefill) == 1
+        usual = variant.preset.limits(length, chunking) if variant.preset else {}
         return self.limits._replace(**(usual | own))
 
     def cost_of(self, variant: Variant) -> tuple[float, ...]:

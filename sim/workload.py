@@ -56,19 +56,29 @@ class Workload:
         """`identities` for blocks of that size: as recorded, or from the shared prefixes."""
         sizes = (self.prompt + self.output) // block_size
         if self.identities:
-            given = np.diff(self.identities[1])
+            flat, offsets = self.identities
+            if offsets[0] != 0 or offsets[-1] != len(flat):
+                raise ScenarioError(
+                    f"prefix ids go from {offsets[0]} to {offsets[-1]} and there are {len(flat)}:"
+                    " give where each request's begin, and where the last one's end"
+                )
+            given = np.diff(offsets)
             for i in np.flatnonzero(given != sizes if len(given) == len(self) else [True])[:1]:
                 raise ScenarioError(
                     f"request {i} has {given[i] if i < len(given) else 0} prefix ids where its"
                     f" {self.prompt[i] + self.output[i]} tokens fill {sizes[i]} blocks of"
                     f" {block_size}: give one a full block"
                 )
-            flat, offsets = self.identities
             return np.unique(flat, return_inverse=True)[1].astype(np.int32), offsets
         offsets = np.append(0, sizes.cumsum())
         flat = np.arange(offsets[-1], dtype=np.int32)
         if self.prefix is not None:
             which, tokens = self.prefix
+            if not len(which) == len(tokens) == len(self):
+                raise ScenarioError(
+                    f"{len(which)} shared prefixes of {len(tokens)} lengths, {len(self)} requests:"
+                    " give each its own"
+                )
             shared = np.where(which < 0, 0, np.minimum(tokens // block_size, sizes))
             longest = int(shared.max(initial=0))
             for k in range(longest):

@@ -24,6 +24,7 @@ class Policy(NamedTuple):
     plan: Callable[[State, Limits], None]
     paged: bool = False  # whether decodes take KV blocks as they need them
     null_blocks: int = 0  # of the pool, blocks that nobody gets
+    margin: float = 0.0  # share of the pool that admission always leaves free
     ranks: str | None = None  # what its line is ordered by: a column of the workload
     note: str = ""  # how the program that it stands for differs
 

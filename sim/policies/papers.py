@@ -31,7 +31,7 @@ def admit_whole(s, lim, tokens_of):
     decode(s)
     while may_admit(s, True, BLOCKS):
         r = s.requests[head(s)]
-        tokens = tokens_of if tokens_of > 0 else r.prompt + r.limit
+        tokens = tokens_of if tokens_of > 0 else min(r.prompt + r.limit, lim.max_model_len)
         if blocks_for(lim, tokens) > s.n.free:
             keep_out(s, BLOCKS)
             return

@@ -36,7 +36,7 @@ def append_in_order(s):
         i = after
 
 
-@policy("vLLM 0.6.6 (V0)", *KEEPS, paged=True)
+@policy("vLLM 0.6.6 (V0)", *KEEPS, paged=True, margin=0.01)
 def vllm_v0(s, lim):
     """Prompts first and alone, whole ones while they fit; decodes stand still meanwhile."""
     margin = lim.num_gpu_blocks // 100
