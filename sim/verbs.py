@@ -145,10 +145,14 @@ def grant_pages(s, lim, i, tokens):
     output of a request that had some already is a decode.
     """
     r = s.requests[i]
-    need = blocks_for(lim, r.cached + tokens) - r.blocks
+    need = max(0, blocks_for(lim, r.cached + tokens) - r.blocks)
     if need > s.n.free:
         return False
     if r.emitted > 0 and todo(s, i) == 1:
+        note(s, i, r.phase, s.n.now, r.cached - r.mark)
+        surplus = r.blocks - blocks_for(lim, r.cached)
+        s.n.free += surplus
+        s.n.blank += surplus
         leave_prefilling(s, i)
         begin_decoding(s, i)
         expect_late(s, i)

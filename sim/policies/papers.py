@@ -55,7 +55,7 @@ def orca_max(s, lim):
 @jit()
 def chunk_by_chunk(s, lim, by_rank, preempted):
     """All decodes, then the prompts begun, then new ones in what the budget leaves."""
-    run(s, lim, lim.max_num_batched_tokens, by_rank, True)
+    run(s, lim, lim.max_num_batched_tokens, by_rank, False)
     while s.n.preempted == preempted and may_admit(s, room(s, lim) > 0, BUDGET):
         if blocks_for(lim, todo(s, head(s))) > s.n.free:
             keep_out(s, BLOCKS)

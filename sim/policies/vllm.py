@@ -83,7 +83,7 @@ def all_fit(s, lim, cap):
         r = s.requests[i]
         tokens = max(0, min(todo(s, i), cap, left))
         left -= tokens
-        wanted += blocks_for(lim, r.cached + tokens) - r.blocks
+        wanted += max(0, blocks_for(lim, r.cached + tokens) - r.blocks)
     return wanted <= s.n.free
 
 
@@ -103,7 +103,8 @@ def run_in_order(s, lim, cap, by_rank, a_victim_ends_it):
     i = s.n.eldest
     while i >= 0 and room(s, lim) > 0:
         after, gave_way = i, False
-        while not gave_way and not schedule(s, lim, i, next_tokens(s, lim, i, cap)):
+        tokens = next_tokens(s, lim, i, cap)
+        while not gave_way and not schedule(s, lim, i, tokens):
             victim = last_in_line(s) if by_rank else s.n.newest
             after, gave_way = s.requests[i].after, victim == i
             preempt(s, victim)
