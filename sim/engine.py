@@ -100,6 +100,7 @@ def advance_decodes(s, repeats):
     if n.decodes == 0:
         return
     n.ticks += repeats
+    n.spoke_at = n.now
     n.kv += n.decodes * repeats
     for k in range(n.gaps - n.late, n.gaps):
         row = s.gaps[k]

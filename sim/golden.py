@@ -96,6 +96,7 @@ def vllm_v1(r: dict) -> str | None:
     )
     s = opened(work, policy, limits)
     ours = _steps(s, policy, limits, np.array(cost, float), timed)
+    totals = dict.fromkeys(TOTALS, 0)
     for k, theirs in enumerate(r["steps"]):
         got = next(ours, None)
         if got is None:
@@ -105,11 +106,29 @@ def vllm_v1(r: dict) -> str | None:
                 return (
                     f"step {k} ({theirs['i']}), {key}: {got.get(key)}, recorded {theirs.get(key)}"
                 )
+        _count(totals, got)
     extra = next(ours, None)
     if extra is not None:
         return f"a step more than recorded: {extra}"
-    end = "drained" if s.n.finished == len(rows) else "stalled"
-    return None if end == r["end"] else f"end: {end}, recorded {r['end']}"
+    whole = {"totals": totals, "end": "drained"}
+    if s.n.finished < len(rows):
+        line = [int(s.waiting[(s.n.head + k) % len(s.waiting)]) for k in range(s.n.waiting)]
+        whole |= {"end": "stalled", "unfinished": {"running": _running(s), "waiting": line}}
+    for key in ("end", "unfinished", "totals"):
+        if whole.get(key) != r.get(key):
+            return f"{key}: {whole.get(key)}, recorded {r.get(key)}"
+    return None
+
+
+TOTALS = ("steps", "sched_tokens", "preemptions", "resumes", "cached_tokens")
+
+
+def _count(totals: dict[str, int], step: dict) -> None:
+    tokens = sum(entry[1] if isinstance(entry, list) else 1 for entry in step["s"])
+    hits = sum(tokens for _, tokens in step.get("hit", []))
+    counts = (1, tokens, len(step.get("pre", [])), len(step.get("res", [])), hits)
+    for name, count in zip(TOTALS, counts, strict=True):
+        totals[name] += count
 
 
 def _steps(s: State, policy: str, limits: Limits, cost: np.ndarray, timed: bool) -> Iterator[dict]:

@@ -5,8 +5,12 @@ one is a row of its own (`entries`). A known block that nobody uses is still fre
 the one that was released longest ago first, and forgotten then.
 """
 
+import numpy as np
+
 from .jit import jit
 from .state import DECODE
+
+BLANK = np.iinfo(np.int64).min  # the identity of a block of no known content
 
 
 @jit()
@@ -50,11 +54,11 @@ def give_back(s, i, count):
     n = s.n
     r = s.requests[i]
     for k in range(count - 1, -1, -1):
-        if k >= r.registered:
+        if k >= r.registered and n.queues_blanks == 0:
             n.free += 1
             n.blank += 1
             continue
-        e = s.table[r.seat, k]
+        e = new_entry(s, BLANK) if k >= r.registered else s.table[r.seat, k]
         entry = s.entries[e]
         entry.users -= 1
         if entry.users == 0:
@@ -85,7 +89,7 @@ def _unlink(s, e):
 @jit()
 def _bucket(s, identity):
     """Where the entries of this identity are listed."""
-    return ((identity * 0x9E3779B1) >> 8) & (len(s.buckets) - 1)
+    return (((np.int64(identity) & 0x7FFFFFFF) * 0x9E3779B1) >> 8) & (len(s.buckets) - 1)
 
 
 @jit()
@@ -93,18 +97,29 @@ def forget(s, e):
     """Entry e, used by nobody, is blank again."""
     _unlink(s, e)
     entry = s.entries[e]
-    b = _bucket(s, entry.identity)
-    before, at = -1, s.buckets[b, 0]
-    while at != e:
-        before, at = at, s.entries[at].next
-    if before >= 0:
-        s.entries[before].next = entry.next
-    else:
-        s.buckets[b, 0] = entry.next
-    if s.buckets[b, 1] == e:
-        s.buckets[b, 1] = before
+    if entry.identity != BLANK:
+        b = _bucket(s, entry.identity)
+        before, at = -1, s.buckets[b, 0]
+        while at != e:
+            before, at = at, s.entries[at].next
+        if before >= 0:
+            s.entries[before].next = entry.next
+        else:
+            s.buckets[b, 0] = entry.next
+        if s.buckets[b, 1] == e:
+            s.buckets[b, 1] = before
     s.n.entries -= 1
     s.unused[s.n.entries] = e
+
+
+@jit()
+def new_entry(s, identity):
+    """A row of `entries` for a block that one request uses."""
+    e = s.unused[s.n.entries]
+    s.n.entries += 1
+    entry = s.entries[e]
+    entry.identity, entry.users, entry.next = identity, 1, -1
+    return e
 
 
 @jit()
@@ -115,10 +130,7 @@ def register(s, i, tokens):
     full = min(tokens // n.block, s.offsets[i + 1] - s.offsets[i])
     while r.registered < full:
         identity = s.identities[s.offsets[i] + r.registered]
-        e = s.unused[n.entries]
-        n.entries += 1
-        entry = s.entries[e]
-        entry.identity, entry.users, entry.next = identity, 1, -1
+        e = new_entry(s, identity)
         b = _bucket(s, identity)
         if s.buckets[b, 1] >= 0:
             s.entries[s.buckets[b, 1]].next = e

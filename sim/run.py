@@ -8,12 +8,13 @@ import numpy as np
 from .costs import COSTS
 from .engine import DONE, FULL, STUCK, simulate
 from .parameter import ScenarioError
-from .policies import POLICIES
+from .policies import POLICIES, in_force
 from .scenario import Scenario, Variant
 from .state import (
     ADMITTED,
     BLOCKS,
     BUDGET,
+    DECODE,
     REFUSALS,
     REQUEST,
     SEATS,
@@ -62,7 +63,7 @@ class Run:
         """(m,) TICK: from one token of the decoding requests to their next.
 
         Where steps without decodes came between (prompts that run alone), the interval spans them,
-        and who had a first token meanwhile has an interval of its own.
+        and who began to decode meanwhile has an interval of its own.
         """
         rows = np.flatnonzero(self.steps["decodes"] > 0)
         steps = self.steps[rows]
@@ -70,31 +71,34 @@ class Run:
         for name in ("t0", "ms", "repeats"):
             ticks[name] = steps[name]
         ticks["tokens"] = steps["decodes"].astype(np.int64) * steps["repeats"] - steps["late"]
-        stalls = np.flatnonzero(np.diff(rows, prepend=rows[:1] - 1) > 1)
+        stalls = np.flatnonzero(np.diff(rows, prepend=-1) > 1)
         if len(stalls) == 0:
             return ticks
-        before = self.steps["t0"][rows[stalls - 1] + 1]  # when the tick before was over
-        ends = steps["t0"][stalls] + steps["ms"][stalls]
-        r = self.requests
-        joined = np.sort(np.append(r["first"][r["output"] > 1], self.gaps["t"]))
+        # When the tick before was over; before the first one was none.
+        over = self.steps["t0"][(rows[stalls - 1] + 1) % len(self.steps)]
+        before = np.where(stalls > 0, over, -1.0)
+        began, ms = steps["t0"][stalls], steps["ms"][stalls]
+        ends = began + ms
+        decoding = (self.segments["phase"] == DECODE) & (self.segments["tokens"] > 0)
+        joined = np.sort(self.segments["t0"][decoding])
         low = np.searchsorted(joined, before, side="right")
-        high = np.searchsorted(joined, steps["t0"][stalls], side="right")
-        first = ticks[stalls].copy()
-        first["t0"], first["ms"], first["repeats"] = before, ends - before, 1
-        first["tokens"] = np.maximum(
-            0, steps["decodes"][stalls] - steps["late"][stalls] - high + low
-        )
+        high = np.maximum(low, np.searchsorted(joined, began))
+        now = np.searchsorted(joined, began, side="right") - high  # the late ones among them
+        now = np.where(before < began, now, steps["late"][stalls])
         own = np.zeros(int((high - low).sum()), TICK)
         own["t0"] = joined[
             np.concatenate([np.arange(a, b) for a, b in zip(low, high, strict=True)])
         ]
-        began, ms = (np.repeat(steps[name][stalls], high - low) for name in ("t0", "ms"))
-        own["ms"] = np.where(own["t0"] == began, ms, began + ms - own["t0"])
+        own["ms"] = np.repeat(ends, high - low) - own["t0"]
         own["repeats"] = own["tokens"] = 1
+        fresh, spanning = ticks[stalls].copy(), ticks[stalls].copy()
+        fresh["repeats"], fresh["tokens"] = 1, now - steps["late"][stalls]
+        spanning["t0"], spanning["ms"], spanning["repeats"] = before, ends - before, 1
+        spanning["tokens"] = steps["decodes"][stalls] - now - (high - low)
         ticks["t0"][stalls] = ends
         ticks["repeats"][stalls] -= 1
         ticks["tokens"][stalls] = steps["decodes"][stalls] * ticks["repeats"][stalls]
-        every = np.concatenate([ticks, first, own])
+        every = np.concatenate([ticks, spanning, fresh, own])
         every = every[every["tokens"] > 0]
         return every[np.argsort(every["t0"], kind="stable")]
 
@@ -126,7 +130,7 @@ def opened(workload: Workload, policy: str, limits: Limits) -> State:
         rank = np.zeros(len(workload))
     for i in np.flatnonzero(np.isnan(rank) if rank is not None else [])[:1]:
         raise ScenarioError(f"request {i} has {p.ranks} nan, which orders nothing: give a number")
-    caches = "enable_prefix_caching" in p.keeps and limits.enable_prefix_caching == 1
+    caches = in_force(policy, limits).enable_prefix_caching == 1
     output = workload.output
     if "max_model_len" in p.keeps:  # an output ends there, whatever it would have been
         output = np.minimum(output, np.maximum(1, limits.max_model_len - workload.prompt))
@@ -140,6 +144,7 @@ def opened(workload: Workload, policy: str, limits: Limits) -> State:
         rank=rank,
         paged=p.paged,
         free=pool(policy, limits),
+        queues_blanks=p.queues_blanks,
         identities=workload.blocks(limits.block_size) if caches else None,
     )
 
@@ -162,6 +167,7 @@ def serve(
     """
     refused = door(workload, policy, limits)
     inside = np.flatnonzero(refused == ADMITTED)
+    limits = in_force(policy, limits)
     s = opened(workload.rows(inside), policy, limits)
     plan, ms, coef = POLICIES[policy].plan, COSTS[cost].ms, np.array(coefficients, float)
     while (state := simulate(plan, ms, coef, s, limits, stretch, SLICE)) != DONE:

@@ -129,6 +129,7 @@ COUNTERS = np.dtype(
         ("prefilling", "i8"),
         ("decoding", "i8"),
         ("ticks", "i8"),
+        ("spoke_at", "f8"),  # when the last of them was over
         ("steps", "i8"),  # rows written
         ("segments", "i8"),
         ("gaps", "i8"),
@@ -139,6 +140,7 @@ COUNTERS = np.dtype(
         ("oldest", "i8"),  # of the unused that it knows; -1: none
         ("youngest", "i8"),
         ("entries", "i8"),  # rows of `entries` in use
+        ("queues_blanks", "i8"),  # whether freed blocks of no known content queue with the others
         ("kv", "i8"),
         # the step being planned
         ("plan", "i8"),
@@ -208,13 +210,15 @@ def new_state(
     rank=None,
     paged: bool = False,
     free: int = 0,
+    queues_blanks: bool = False,
     identities: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> State:
     """A server before its first step.
 
     arrival: (n,) ms, sorted; prompt, output, limit: (n,) tokens; rank: (n,), for an ordered line.
     clients: at most so many requests are unfinished at once and the next is sent when one finishes;
-    0: they come as they come. free: KV blocks; paged: decodes take them as they need them.
+    0: they come as they come. free: KV blocks; paged: decodes take them as they need them;
+    queues_blanks: a freed one of no known content is taken in its turn, not first.
     identities: of all full blocks of all requests, and where each request's begin (n + 1,), for
     prefix caching.
     """
@@ -231,6 +235,7 @@ def new_state(
     for name in ("eldest", "newest", "oldest", "youngest"):
         counters[name] = -1
     counters["free"] = counters["blank"] = free
+    counters["queues_blanks"] = queues_blanks and identities is not None
     counters["block"] = limits.block_size if paged else 0
     flat, offsets = identities if identities else (np.zeros(0, np.int32), np.zeros(1, np.int64))
     cache = free if identities else 0

@@ -234,6 +234,26 @@ def end_decoding(s, place):
 
 
 @jit()
+def stand_still(s, i):
+    """Request i, which decodes, has no token in this step, unlike others that do."""
+    n = s.n
+    place = 0
+    while s.decoding[place] != i:
+        place += 1
+    r = s.requests[i]
+    r.last = max(r.since, n.spoke_at)
+    end_decoding(s, place)
+    note(s, i, DECODE, n.now, r.emitted - r.mark)
+    r.mark = r.cached
+    n.prefilling, j = 0, n.eldest
+    while j >= 0:
+        if s.requests[j].phase != DECODE:
+            s.prefilling[n.prefilling] = j
+            n.prefilling += 1
+        j = s.requests[j].after
+
+
+@jit()
 def lets_go_of_memory(s, i):
     """The KV of request i is gone, and its blocks are free."""
     r = s.requests[i]
@@ -264,12 +284,13 @@ def preempt(s, i):
         place = 0
         while s.decoding[place] != i:
             place += 1
+        spoke_at = max(r.since, n.spoke_at)
         end_decoding(s, place)
         note(s, i, DECODE, n.now, r.emitted - r.mark)
         r.blocks += took
         n.decodes -= in_plan
         if not expect_late_no_more(s, i):
-            r.last = n.now
+            r.last = spoke_at
     else:
         leave_prefilling(s, i)
         note(s, i, r.phase, n.now, r.cached - r.mark)

@@ -80,10 +80,13 @@ class Workload:
                     " give each its own"
                 )
             shared = np.where(which < 0, 0, np.minimum(tokens // block_size, sizes))
-            longest = int(shared.max(initial=0))
-            for k in range(longest):
+            which = np.unique(which, return_inverse=True)[1]
+            deepest = np.zeros(which.max(initial=-1) + 1, np.int64)
+            np.maximum.at(deepest, which, shared)
+            begins = np.cumsum(deepest) - deepest
+            for k in range(int(shared.max(initial=0))):
                 rows = np.flatnonzero(shared > k)
-                flat[offsets[rows] + k] = -1 - (which[rows] * longest + k)
+                flat[offsets[rows] + k] = -1 - (begins[which[rows]] + k)
         return flat, offsets
 
 

@@ -24,12 +24,24 @@ class Policy(NamedTuple):
     plan: Callable[[State, Limits], None]
     paged: bool = False  # whether decodes take KV blocks as they need them
     null_blocks: int = 0  # of the pool, blocks that nobody gets
+    queues_blanks: bool = False  # whether freed blocks of no known content wait for their turn
     margin: float = 0.0  # share of the pool that admission always leaves free
     ranks: str | None = None  # what its line is ordered by: a column of the workload
     note: str = ""  # how the program that it stands for differs
 
 
 POLICIES: dict[str, Policy] = {}
+
+# What a limit is for a policy that does not keep it.
+OFF = {
+    "enable_chunked_prefill": 1,
+    "long_prefill_token_threshold": 0,
+    "long_prefill_token_threshold_adaptive": 0,
+    "enable_prefix_caching": 0,
+    "scheduler_reserve_full_isl": 0,
+    "watermark": 0.0,
+    "preempt_on_arrival": 0,
+}
 
 
 def policy(label: str, *keeps: str, **properties: Any):
@@ -39,6 +51,12 @@ def policy(label: str, *keeps: str, **properties: Any):
         return plan
 
     return register
+
+
+def in_force(policy: str, limits: Limits) -> Limits:
+    """The limits as the policy has them: those that it does not keep are off."""
+    kept = POLICIES[policy].keeps
+    return limits._replace(**{name: off for name, off in OFF.items() if name not in kept})
 
 
 # A policy registers itself when its file is read.

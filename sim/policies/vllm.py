@@ -19,6 +19,7 @@ from ..verbs import (
     may_admit,
     preempt,
     room,
+    stand_still,
     todo,
     watch_arrivals,
 )
@@ -109,6 +110,10 @@ def run_in_order(s, lim, cap, by_rank, a_victim_ends_it):
             after, gave_way = s.requests[i].after, victim == i
             preempt(s, victim)
         if gave_way and a_victim_ends_it:
+            while after >= 0:
+                if s.requests[after].phase == DECODE:
+                    stand_still(s, after)
+                after = s.requests[after].after
             return
         i = after if gave_way else s.requests[i].after
 
@@ -121,7 +126,7 @@ def fits(s, lim, i, hits, unused, tokens):
 
 
 @jit()
-def admit_in_order(s, lim, cap, gate_whole_prompts):
+def admit_in_order(s, lim, cap):
     """The line in its order while tokens, seats and blocks last; nobody is skipped."""
     while may_admit(s, room(s, lim) > 0, BUDGET):
         i, hits, unused = head(s), 0, 0
@@ -133,9 +138,8 @@ def admit_in_order(s, lim, cap, gate_whole_prompts):
             keep_out(s, BUDGET)
             return
         tokens = min(tokens, room(s, lim))
-        known = hits * lim.block_size + left
-        whole = known if gate_whole_prompts else 0
-        if not fits(s, lim, i, hits, unused, max(whole, hits * lim.block_size + tokens)):
+        asked = left if lim.scheduler_reserve_full_isl == 1 else tokens
+        if not fits(s, lim, i, hits, unused, hits * lim.block_size + asked):
             keep_out(s, BLOCKS)
             return
         admit(s)
@@ -144,10 +148,10 @@ def admit_in_order(s, lim, cap, gate_whole_prompts):
 
 
 @jit()
-def run_then_admit(s, lim, cap, by_rank, a_victim_ends_it, gate_whole_prompts):
+def run_then_admit(s, lim, cap, by_rank, a_victim_ends_it):
     run(s, lim, cap, by_rank, a_victim_ends_it)
     if s.n.preempted == 0:
-        admit_in_order(s, lim, cap, gate_whole_prompts)
+        admit_in_order(s, lim, cap)
 
 
 @jit()
@@ -161,8 +165,7 @@ def run(s, lim, cap, by_rank, a_victim_ends_it):
 @policy("vLLM 0.33.0", *SINCE_0_33, paged=True, null_blocks=1, note=SYNCHRONOUS)
 def vllm_v1(s, lim):
     """The running first, then the line in order; who lacks KV takes it from the newest."""
-    gate = lim.scheduler_reserve_full_isl == 1
-    run_then_admit(s, lim, threshold(s, lim, True), False, True, gate)
+    run_then_admit(s, lim, threshold(s, lim, True), False, True)
 
 
 @policy(
@@ -176,14 +179,13 @@ def vllm_v1(s, lim):
 def vllm_v1_priority(s, lim):
     """The line goes by priority; who lacks KV takes it from the one that ranks last."""
     watch_arrivals(s)
-    gate = lim.scheduler_reserve_full_isl == 1
-    run_then_admit(s, lim, threshold(s, lim, True), True, False, gate)
+    run_then_admit(s, lim, threshold(s, lim, True), True, False)
 
 
-@policy("vLLM 0.17.1", *SINCE_0_9, paged=True, null_blocks=1, note=SYNCHRONOUS)
+@policy("vLLM 0.17.1", *SINCE_0_9, paged=True, null_blocks=1, queues_blanks=True, note=SYNCHRONOUS)
 def vllm_v1_0_17_1(s, lim):
     """Before the gate for whole prompts: admitted on its first chunk, a long prompt may run dry."""
-    run_then_admit(s, lim, threshold(s, lim, False), False, True, False)
+    run_then_admit(s, lim, threshold(s, lim, False), False, True)
 
 
 @policy(
@@ -191,16 +193,17 @@ def vllm_v1_0_17_1(s, lim):
     *SINCE_0_9,
     paged=True,
     null_blocks=1,
+    queues_blanks=True,
     ranks="priority",
     note=SYNCHRONOUS,
 )
 def vllm_v1_0_17_1_priority(s, lim):
     """As 0.33.0's, but who ranks last and lacks KV itself ends the step's round of the running."""
     watch_arrivals(s)
-    run_then_admit(s, lim, threshold(s, lim, False), True, True, False)
+    run_then_admit(s, lim, threshold(s, lim, False), True, True)
 
 
-@policy("vLLM 0.8.5", *LIMITS, paged=True, null_blocks=1)
+@policy("vLLM 0.8.5", *LIMITS, paged=True, null_blocks=1, queues_blanks=True)
 def vllm_v1_0_8_5(s, lim):
     """The first release with V1 by default: first come, first served, and always in chunks."""
-    run_then_admit(s, lim, threshold(s, lim, False), False, True, False)
+    run_then_admit(s, lim, threshold(s, lim, False), False, True)
