@@ -96,7 +96,7 @@ def vllm_v1(r: dict) -> str | None:
     )
     s = opened(work, policy, limits)
     ours = _steps(s, policy, limits, np.array(cost, float), timed)
-    totals = dict.fromkeys(TOTALS, 0)
+    taken: list[dict] = []
     for k, theirs in enumerate(r["steps"]):
         got = next(ours, None)
         if got is None:
@@ -106,11 +106,11 @@ def vllm_v1(r: dict) -> str | None:
                 return (
                     f"step {k} ({theirs['i']}), {key}: {got.get(key)}, recorded {theirs.get(key)}"
                 )
-        _count(totals, got)
+        taken.append(got)
     extra = next(ours, None)
     if extra is not None:
         return f"a step more than recorded: {extra}"
-    whole = {"totals": totals, "end": "drained"}
+    whole: dict = {"totals": _totals(taken), "end": "drained"}
     if s.n.finished < len(rows):
         line = [int(s.waiting[(s.n.head + k) % len(s.waiting)]) for k in range(s.n.waiting)]
         whole |= {"end": "stalled", "unfinished": {"running": _running(s), "waiting": line}}
@@ -120,15 +120,16 @@ def vllm_v1(r: dict) -> str | None:
     return None
 
 
-TOTALS = ("steps", "sched_tokens", "preemptions", "resumes", "cached_tokens")
-
-
-def _count(totals: dict[str, int], step: dict) -> None:
-    tokens = sum(entry[1] if isinstance(entry, list) else 1 for entry in step["s"])
-    hits = sum(tokens for _, tokens in step.get("hit", []))
-    counts = (1, tokens, len(step.get("pre", [])), len(step.get("res", [])), hits)
-    for name, count in zip(TOTALS, counts, strict=True):
-        totals[name] += count
+def _totals(steps: list[dict]) -> dict[str, int]:
+    """Of a whole run, as the recordings count them."""
+    entries = [entry for step in steps for entry in step["s"]]
+    return {
+        "steps": len(steps),
+        "sched_tokens": sum(entry[1] if isinstance(entry, list) else 1 for entry in entries),
+        "preemptions": sum(len(step.get("pre", [])) for step in steps),
+        "resumes": sum(len(step.get("res", [])) for step in steps),
+        "cached_tokens": sum(tokens for step in steps for _, tokens in step.get("hit", [])),
+    }
 
 
 def _steps(s: State, policy: str, limits: Limits, cost: np.ndarray, timed: bool) -> Iterator[dict]:

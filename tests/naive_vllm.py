@@ -218,6 +218,9 @@ class Server:
             elif a_victim_ends_it:
                 return
 
+    def plan(self):
+        raise NotImplementedError
+
     def step(self) -> bool:
         """Whether something was done, or somebody is to come."""
         self.arrived, self.admitted, self.preempted, self.granted = [], [], [], {}

@@ -118,6 +118,7 @@ def test_prefix_ids_of_the_wrong_length_are_refused(sizes):
 
 def test_prefix_ids_whose_places_do_not_match_are_refused():
     good = with_identities(2, 2, 2)
+    assert good.identities is not None
     flat, offsets = good.identities
     for broken in [(flat[:-1], offsets), (flat, offsets[::-1].copy()), (flat, offsets + 1)]:
         work = Workload(good.arrival, good.prompt, good.output, good.limit, identities=broken)

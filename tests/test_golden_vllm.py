@@ -100,6 +100,8 @@ def recording(
             entry |= {"i": index, "t0": int(step.t0), "t1": int(step.t0 + step.ms)}
     for row in made:
         row["arrival_us" if mode == "time" else "arrival_step"] = row.pop("arrival")
+    running, waiting = ([r.id for r in line] for line in (twin.running, twin.waiting))
+    unfinished = {"unfinished": {"running": running, "waiting": waiting}} if twin.unfinished else {}
     return {
         "name": "twin",
         "mode": mode,
@@ -108,7 +110,14 @@ def recording(
         "cost_us": COST_US,
         "workload": made,
         "steps": steps,
-    }
+        "totals": {
+            "steps": len(steps),
+            "sched_tokens": sum(e[1] if isinstance(e, list) else 1 for s in steps for e in s["s"]),
+            "preemptions": sum(len(s.get("pre", [])) for s in steps),
+            "resumes": sum(len(s.get("res", [])) for s in steps),
+            "cached_tokens": sum(hit[1] for s in steps for hit in s.get("hit", [])),
+        },
+    } | unfinished
 
 
 def replayed(folder: Path, capsys, **recordings) -> tuple[int, str]:
@@ -208,6 +217,22 @@ def test_a_key_left_out_of_one_step_is_noticed_and_named(tmp_path, capsys, event
     assert code == 1
     assert out.startswith(f"changed.json: step {k} ")
     assert f", {key}: " in out
+
+
+@pytest.mark.parametrize("total", ["sched_tokens", "preemptions", "resumes", "cached_tokens"])
+def test_another_total_is_noticed(tmp_path, capsys, eventful, total):
+    changed = eventful | {"totals": eventful["totals"] | {total: eventful["totals"][total] + 1}}
+    code, out = replayed(tmp_path, capsys, changed=changed)
+    assert code == 1
+    assert out.startswith("changed.json: totals: ")
+
+
+def test_another_list_of_the_unfinished_is_noticed(tmp_path, capsys):
+    made = recording(num_gpu_blocks=8, requests=6)
+    made["unfinished"]["waiting"].reverse()
+    code, out = replayed(tmp_path, capsys, changed=made)
+    assert code == 1
+    assert out.startswith("changed.json: unfinished: ")
 
 
 def test_a_step_less_or_more_than_ours_is_noticed(tmp_path, capsys, eventful):

@@ -16,9 +16,9 @@ from numpy.testing import assert_array_equal
 from sim.costs import COSTS
 from sim.engine import commit, is_full, open_step
 from sim.memory import blocks_of, kv_of
-from sim.metrics import figures, itl, waits
+from sim.metrics import Sample, figures, itl, waits
 from sim.policies import POLICIES, in_force
-from sim.run import Run, opened, pool, serve
+from sim.run import COLUMNS, Run, opened, pool, serve
 from sim.scenario import Slo
 from sim.state import (
     ADMITTED,
@@ -102,6 +102,7 @@ def fitted(policy: str, case: Case) -> Case:
         longest = max(2, min(LONGEST, limits.num_gpu_blocks * limits.block_size))
         prompt = np.minimum(w.prompt, longest - 1)
         limit = np.minimum(w.limit, longest - prompt)
+        assert w.prefix is not None
         output, prefix = np.minimum(w.output, limit), (w.prefix[0], np.minimum(w.prefix[1], prompt))
         w = Workload(w.arrival, prompt, output, limit, w.clients, w.priority, prefix)
         limits = limits._replace(max_model_len=longest)
@@ -137,15 +138,22 @@ def served(policy: str, case: Case, **options) -> Run:
 
 def twin_of(policy: str, case: Case) -> naive.Server:
     w, rows = case.workload, []
+    assert w.priority is not None
     flat, offsets = w.blocks(case.limits.block_size)
     caching = policy in CACHING and case.limits.enable_prefix_caching
     for i in range(len(w)):
         ids = flat[offsets[i] : offsets[i + 1]].tolist() if caching else []
         columns = (w.arrival, w.prompt, w.output, w.limit, w.priority)
-        rows.append(naive.Request(i, *(column[i].item() for column in columns), ids))
+        arrival, prompt, output, limit, priority = (column[i].item() for column in columns)
+        rows.append(naive.Request(i, arrival, prompt, output, limit, priority, ids))
     twin = naive.POLICIES[policy](rows, case.limits, case.cost, w.clients).run()
     assert not twin.unfinished
     return twin
+
+
+def written_out(sample: Sample) -> np.ndarray:
+    assert sample.weights is not None
+    return np.repeat(sample.values, sample.weights)
 
 
 def inside(policy: str, case: Case) -> Workload:
@@ -181,7 +189,7 @@ def stepped(policy: str, case: Case):
             commit(s, LINEAR(s.n, coef), 1)
         elif s.n.preempted == 0:
             assert s.n.waiting == 0
-            s.n.now = s.requests[s.n.arrived].arrival
+            s.n.now = s.requests["arrival"][s.n.arrived]
         yield s, held(False), False
     assert s.n.running == s.n.waiting == s.n.kv == 0
     assert s.n.free == pool(policy, limits)
@@ -199,7 +207,7 @@ def in_use(s, blocks: dict[int, int]) -> int:
 
 
 def assert_same_requests(one: Run, two: Run):
-    for name in one.requests.dtype.names:
+    for name in COLUMNS:
         assert_array_equal(one.requests[name], two.requests[name], err_msg=name)
 
 
@@ -273,7 +281,7 @@ def test_each_known_block_counts_its_users_and_the_unused_stand_in_one_line(poli
         line, e = [], s.n.oldest
         while e >= 0:
             line.append(int(e))
-            e = s.entries[e].newer
+            e = s.entries["newer"][e]
         assert sorted(line) == known[users[known] == 0].tolist()
         assert s.n.blank == s.n.free - len(line) >= 0
 
@@ -296,7 +304,7 @@ def test_each_request_in_the_door_gets_its_output_and_each_other_is_counted(poli
         # Each computation of a prompt, the first and those after preemptions, emits one as well.
         assert r["output"] - 1 - r["preemptions"] <= decoded <= r["output"] - 1
         assert r["arrival"] <= r["start"] < r["first"] <= r["last"] == r["finish"] <= run.total
-    assert sum(itl(run).weights) == (run.served["output"] - 1).sum()
+    assert len(written_out(itl(run))) == (run.served["output"] - 1).sum()
 
 
 @every_keeper
@@ -342,7 +350,7 @@ def test_the_pooled_itl_are_the_naive_twins_gaps_between_tokens(policy, case):
     pooled = itl(served(policy, case))
     gaps = sorted(gap for r in twin_of(policy, case).requests for gap in r.gaps)
     # A gap is a difference of two clock readings, a step's ms is what was added to the clock.
-    assert sorted(np.repeat(pooled.values, pooled.weights)) == pytest.approx(gaps, rel=1e-9)
+    assert sorted(written_out(pooled)) == pytest.approx(gaps, rel=1e-9)
 
 
 @every_keeper
@@ -395,7 +403,7 @@ def test_small_pools_do_make_it_preempt_and_it_still_equals_the_twin(policy, cac
         for name in ("preemptions", "recomputed", "finish"):
             assert run.requests[name].tolist() == [getattr(r, name) for r in twin.requests], name
         pooled, gaps = itl(run), sorted(gap for r in twin.requests for gap in r.gaps)
-        assert sorted(np.repeat(pooled.values, pooled.weights)) == pytest.approx(gaps, rel=1e-9)
+        assert sorted(written_out(pooled)) == pytest.approx(gaps, rel=1e-9)
         assert_segments_hold_the_tokens(run)
     assert total > 20
 
@@ -429,7 +437,7 @@ def test_who_may_be_longer_than_the_model_stops_at_its_length(policy):
     rows = [(0.0, 20, 60, 0, 0, -1), (0.0, 20, 12, 0, 0, -1)]
     limits = Limits(4, 64, block_size=4, num_gpu_blocks=24, max_model_len=40)
     run = served(policy, Case(workload(rows, 1), limits, (1.0, 0.0, 0.0, 0.0)))
-    assert sum(itl(run).weights) == 19 + 11
+    assert len(written_out(itl(run))) == 19 + 11
     assert run.requests["finish"].tolist() == [20.0, 12.0]
 
 

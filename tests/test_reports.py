@@ -126,6 +126,7 @@ def two_prompts() -> list[Run]:
 def gaps_of_the_stream(run: Run) -> np.ndarray:
     """ms between its tokens: it is the only one that has several."""
     pooled = itl(run)
+    assert pooled.weights is not None
     return np.repeat(pooled.values, pooled.weights)
 
 
