@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .costs import COSTS
-from .engine import commit, is_full, open_step
+from .engine import commit, idles, is_full, open_step
 from .memory import kv_of
 from .parameter import ScenarioError
 from .policies import POLICIES
@@ -71,7 +71,8 @@ def module08(r: dict) -> str | None:
 
 @recording("config", "workload", "steps", "mode")
 def vllm_v1(r: dict) -> str | None:
-    """Decisions of vLLM's scheduler, every key of every step; time in microseconds or in steps."""
+    """Decisions of vLLM's scheduler, every key of every step, or of every pass of its asynchronous
+    loop; time in microseconds or in steps."""
     config, rows = r["config"], r["workload"]
     usual = Limits()._asdict()
     limits = Limits(**{n: type(usual[n])(config[n]) for n in usual if n in config})
@@ -95,22 +96,26 @@ def vllm_v1(r: dict) -> str | None:
         else [1.0, 0.0, 0.0, 0.0]
     )
     s = opened(work, policy, limits)
-    ours = _steps(s, policy, limits, np.array(cost, float), timed)
+    ahead = limits.async_scheduling == 1
+    s.n.nap = r["cost_us"]["idle_sleep_us"] if ahead and timed else 1.0
+    ours = (_passes if ahead else _steps)(s, policy, limits, np.array(cost, float), timed)
     taken: list[dict] = []
     for k, theirs in enumerate(r["steps"]):
         got = next(ours, None)
         if got is None:
             return f"step {k} ({theirs['i']}): recorded, but we are done"
+        taken.append(got)
+        if not timed:  # a nap is a moment of the clock
+            got = {key: value for key, value in got.items() if key != "sl"}
         for key in sorted(theirs.keys() | got.keys()):
             if got.get(key) != theirs.get(key):
                 return (
                     f"step {k} ({theirs['i']}), {key}: {got.get(key)}, recorded {theirs.get(key)}"
                 )
-        taken.append(got)
     extra = next(ours, None)
     if extra is not None:
         return f"a step more than recorded: {extra}"
-    whole: dict = {"totals": _totals(taken), "end": "drained"}
+    whole: dict = {"totals": (_totals_of_passes if ahead else _totals)(taken), "end": "drained"}
     if s.n.finished < len(rows):
         line = [int(s.waiting[(s.n.head + k) % len(s.waiting)]) for k in range(s.n.waiting)]
         whole |= {"end": "stalled", "unfinished": {"running": _running(s), "waiting": line}}
@@ -132,9 +137,21 @@ def _totals(steps: list[dict]) -> dict[str, int]:
     }
 
 
+def _totals_of_passes(passes: list[dict]) -> dict[str, int]:
+    planned = [step for step in passes if "s" in step]
+    totals = _totals(planned)
+    del totals["steps"]
+    return totals | {
+        "passes": len(passes),
+        "stale_tokens": sum(len(step.get("st", [])) for step in passes),
+        "empty_batches": sum(step["s"] == [] for step in planned),
+        "sleeps": sum(step.get("sl", 0) for step in passes),
+    }
+
+
 def _steps(s: State, policy: str, limits: Limits, cost: np.ndarray, timed: bool) -> Iterator[dict]:
     """One step after the other, as the recordings have them."""
-    plan, ms, n, index = POLICIES[policy].plan, COSTS["linear"].ms, s.n, 0
+    ms, n, index = COSTS["linear"].ms, s.n, 0
     r: Any = s.requests
     idle = 0
     while n.finished < len(r) and idle < 8:
@@ -145,32 +162,13 @@ def _steps(s: State, policy: str, limits: Limits, cost: np.ndarray, timed: bool)
         step: dict = {"i": index if timed else int(n.now)}
         if timed:
             step["t0"] = int(n.now)
-        arrived, seated = n.arrived, set(s.seats[s.seats >= 0].tolist())
-        preemptions, computed = (
-            r.preemptions.copy(),
-            {i: (int(kv_of(s, i)), _emitted(s, i)) for i in seated},
-        )
-        marks = n.segments
-        open_step(s)
-        plan(s, limits)
-        marks = s.segments[marks : n.segments]
-        lost = marks["request"][marks["phase"] == PREEMPTED].tolist()
-        running = _running(s)
-        entries = [(i, 1 if r.phase[i] == DECODE else int(r.grant[i])) for i in running]
-        entries = [(i, t) for i, t in entries if t > 0 and (r.phase[i] != DECODE or n.decodes > 0)]
-        joined = [i for i in running if i not in seated or i in lost]
-        emitted = {i: _emitted(s, i) for i in running}
-        step["arr"] = list(range(arrived, n.arrived))
-        step["s"] = [i if t == 1 else [i, t] for i, t in entries]
-        step["new"] = [i for i in joined if preemptions[i] == 0]
-        step["res"] = [i for i in joined if preemptions[i] > 0]
-        step["hit"] = [[i, int(kv_of(s, i))] for i in joined if kv_of(s, i) > 0]
-        step["pre"] = [[i, *computed[i]] for i in lost]
-        step["fs"] = int(n.free)
+        entries, planned = _plan(s, policy, limits)
+        step |= planned
         before = n.finished
-        if entries or lost or n.waiting:
+        emitted = {i: _emitted(s, i) for i, _ in entries}
+        if entries or "pre" in step or n.waiting:
             commit(s, ms(n, cost), 1)
-        idle = 0 if entries or lost or n.arrived < len(r) else idle + 1
+        idle = 0 if entries or "pre" in step or n.arrived < len(r) else idle + 1
         done = [i for i, _ in entries if not np.isnan(r.finish[i])]
         step["nt"] = [i for i, _ in entries if i not in done and _emitted(s, i) == emitted[i]]
         step["fin"] = done
@@ -182,6 +180,95 @@ def _steps(s: State, policy: str, limits: Limits, cost: np.ndarray, timed: bool)
             step["t1"] = int(n.now)
         index += 1
         yield {key: value for key, value in step.items() if key == "s" or value != []}
+
+
+def _passes(s: State, policy: str, limits: Limits, cost: np.ndarray, timed: bool) -> Iterator[dict]:
+    """One pass of the asynchronous loop after the other, as the recordings have them."""
+    ms, n, index = COSTS["linear"].ms, s.n, 0
+    r: Any = s.requests
+    flight: dict = {}  # the batch that is planned and not yet processed
+    idle = 0
+    while idle < 8:
+        if n.waiting + n.running + n.flush + n.queued == 0:
+            if n.arrived == len(r):
+                return
+            n.now = max(n.now, r.arrival[n.arrived])
+            index = index if timed else max(index, int(n.now))
+        if not timed:
+            n.now = index
+        if is_full(s):
+            s = enlarged(s)
+        step, before, came = {"i": index}, float(n.now), n.queued
+        entries, planned = _plan(s, policy, limits, flight.get("tokens", []))
+        lost = [row[0] for row in planned.get("pre", [])]
+        asked = n.asked == 1
+        step |= planned if asked else {k: v for k, v in planned.items() if k == "arr"}
+        emitted = {i: _emitted(s, i) for i, _ in entries}
+        running = set(_running(s)) | set(lost)
+        if entries:
+            commit(s, ms(n, cost) if timed else 0.0, 1)
+        else:
+            idles(s, 0.0, False)
+        silent = [i for i, _ in entries if _emitted(s, i) == emitted[i]]
+        step["nt"] = silent
+        if timed:
+            step["t"] = int(before)
+            step |= {"t0": int(n.begins), "t1": int(n.until)} if entries else {}
+        if came:
+            step["u"] = flight["i"]
+            step["st"] = [i for i in flight["tokens"] if i in lost]
+            left = [i for i in flight["tokens"] if i in running and not np.isnan(r.finish[i])]
+            step["fin"] = left
+            if timed and max(before, flight["until"]) > before:
+                step["te"] = int(flight["until"])
+        if n.free != step.get("fs"):
+            step["fb"] = int(n.free)
+        step["q"] = [int(n.running), int(n.waiting)]
+        slept = not entries and n.waiting + n.running + n.flush > 0
+        step["sl"] = 1 if slept else []
+        if asked:
+            flight = {"i": index, "until": float(n.until) if entries else before}
+            flight["tokens"] = [i for i, _ in entries if i not in silent]
+        still = not entries and not lost and "fin" not in {k for k, v in step.items() if v}
+        idle = idle + 1 if still and n.arrived == len(r) else 0
+        index += 1
+        yield {key: value for key, value in step.items() if key == "s" or value != []}
+
+
+def _plan(
+    s: State, policy: str, limits: Limits, in_flight: list[int] | None = None
+) -> tuple[list[tuple[int, int]], dict]:
+    """Plan a step: (id and tokens of all in it, in the order of admission, what is recorded of it).
+
+    in_flight: whose last token so far is not processed yet; None: the scheduler knows no such.
+    """
+    n = s.n
+    r: Any = s.requests
+    arrived, seated = n.arrived, set(s.seats[s.seats >= 0].tolist())
+    preemptions = r.preemptions.copy()
+    computed = {i: (int(kv_of(s, i)), _emitted(s, i)) for i in seated}
+    marks = n.segments
+    open_step(s)
+    POLICIES[policy].plan(s, limits)
+    marks = s.segments[marks : n.segments]
+    lost = marks["request"][marks["phase"] == PREEMPTED].tolist()
+    running = _running(s)
+    entries = [(i, 1 if r.phase[i] == DECODE else int(r.grant[i])) for i in running]
+    entries = [(i, t) for i, t in entries if t > 0 and (r.phase[i] != DECODE or n.decodes > 0)]
+    joined = [i for i in running if i not in seated or i in lost]
+    step = {
+        "arr": list(range(arrived, n.arrived)),
+        "s": [i if t == 1 else [i, t] for i, t in entries],
+        "new": [i for i in joined if preemptions[i] == 0],
+        "res": [i for i in joined if preemptions[i] > 0],
+        "hit": [[i, int(kv_of(s, i))] for i in joined if kv_of(s, i) > 0],
+        "pre": [[i, *computed[i]] for i in lost],
+        "fs": int(n.free),
+    }
+    if in_flight is not None:
+        known = [(i, kv, outputs, int(i in in_flight)) for i, kv, outputs in step["pre"]]
+        step["pre"] = [[i, kv, outputs - unknown, unknown] for i, kv, outputs, unknown in known]
+    return entries, {key: value for key, value in step.items() if key == "s" or value != []}
 
 
 def _emitted(s: State, i: int) -> int:

@@ -125,6 +125,8 @@ def preset(name: str) -> Preset | None:
         "block_size": 16,
         "enable_prefix_caching": int(v1),
     }
+    if version[0] == "0.33.0":
+        defaults["async_scheduling"] = 1  # vllm/config/vllm.py l.1685-1719
     label = f"{engine.label}, {USAGES[usage]} on {GPUS[gpu].label}"
     policy = engine.policies["fcfs" if bare == name else "priority"]
     return Preset(name, label, version[0], policy, defaults, engine.source)
@@ -171,6 +173,7 @@ SWITCHES = {
     "enable-prefix-caching": "enable_prefix_caching",
     "scheduler-reserve-full-isl": "scheduler_reserve_full_isl",
     "long-prefill-token-threshold-adaptive": "long_prefill_token_threshold_adaptive",
+    "async-scheduling": "async_scheduling",
 }
 UNITS = {"k": 1_000, "K": 1_024, "m": 1_000_000, "M": 2**20}
 

@@ -122,30 +122,33 @@ def pool(policy: str, limits: Limits) -> int:
     return limits.num_gpu_blocks - p.null_blocks if "num_gpu_blocks" in p.keeps else 0
 
 
-def opened(workload: Workload, policy: str, limits: Limits) -> State:
-    """A server under `policy` before its first step."""
+def opened(workload: Workload, policy: str, limits: Limits, host_ms: float = 0.0) -> State:
+    """A server under `policy` before its first step. host_ms: work of the host for a step."""
     p = POLICIES[policy]
+    limits = in_force(policy, limits)
     rank = getattr(workload, p.ranks) if p.ranks else None
     if p.ranks and rank is None:
         rank = np.zeros(len(workload))
     for i in np.flatnonzero(np.isnan(rank) if rank is not None else [])[:1]:
         raise ScenarioError(f"request {i} has {p.ranks} nan, which orders nothing: give a number")
-    caches = in_force(policy, limits).enable_prefix_caching == 1
-    output = workload.output
+    output, limit = workload.output, workload.limit
     if "max_model_len" in p.keeps:  # an output ends there, whatever it would have been
-        output = np.minimum(output, np.maximum(1, limits.max_model_len - workload.prompt))
+        longest = np.maximum(1, limits.max_model_len - workload.prompt)
+        output, limit = np.minimum(output, longest), np.minimum(limit, longest)
     return new_state(
         workload.arrival,
         workload.prompt,
         output,
-        workload.limit,
+        limit,
         limits,
         clients=workload.clients,
         rank=rank,
         paged=p.paged,
         free=pool(policy, limits),
         queues_blanks=p.queues_blanks,
-        identities=workload.blocks(limits.block_size) if caches else None,
+        host_ms=host_ms,
+        stop_tokens=workload.stop_tokens,
+        identities=workload.blocks(limits.block_size) if limits.enable_prefix_caching else None,
     )
 
 
@@ -156,6 +159,7 @@ def serve(
     coefficients: Sequence[float],
     *,
     cost: str = "linear",
+    host_ms: float = 0.0,
     label: str = "",
     stretch: bool = True,
     go_on: Callable[[float], object] = lambda done: None,
@@ -168,7 +172,7 @@ def serve(
     refused = door(workload, policy, limits)
     inside = np.flatnonzero(refused == ADMITTED)
     limits = in_force(policy, limits)
-    s = opened(workload.rows(inside), policy, limits)
+    s = opened(workload.rows(inside), policy, limits, host_ms)
     plan, ms, coef = POLICIES[policy].plan, COSTS[cost].ms, np.array(coefficients, float)
     while (state := simulate(plan, ms, coef, s, limits, stretch, SLICE)) != DONE:
         if state == FULL:
@@ -188,7 +192,7 @@ def serve(
         limits.max_num_seqs,
         pool(policy, limits),
         limits.block_size,
-        float(s.n.now),
+        float(np.nanmax(requests["finish"], initial=0.0)),
         requests,
         s.steps[: s.n.steps].view(np.ndarray),
         segments,
@@ -203,6 +207,7 @@ def _requests(s: State, workload: Workload, inside: np.ndarray) -> np.ndarray:
     if len(inside) == len(workload):
         for name in COLUMNS:
             requests[name] = s.requests[name]
+        requests["limit"] = workload.limit
         return requests
     requests[:] = np.zeros(1, dtype)
     for name in ("start", "first", "last", "finish"):
@@ -210,7 +215,8 @@ def _requests(s: State, workload: Workload, inside: np.ndarray) -> np.ndarray:
     for name in ("arrival", "prompt", "output", "limit"):
         requests[name] = getattr(workload, name)
     for name in COLUMNS:
-        requests[name][inside] = s.requests[name]
+        if name != "limit":
+            requests[name][inside] = s.requests[name]
     return requests
 
 
@@ -253,6 +259,7 @@ def serve_variant(
         variant.policy,
         limits,
         scenario.cost_of(variant),
+        host_ms=scenario.host_of(variant),
         label=variant.label,
         go_on=go_on,
     )

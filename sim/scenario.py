@@ -78,14 +78,20 @@ LIMITS = {
             "watermark", 0.0, 0.0, 1.0, "share", "watermark: blocks that admission leaves free"
         ),
         Parameter("preempt_on_arrival", 0, 0, 1, "", "preempt_on_arrival: 1 or 0"),
+        Parameter("async_scheduling", 1, 0, 1, "", "async_scheduling: 1 or 0"),
     )
 }
 COSTING = {
     name: Parameter(name, default, 0.0, 1e6, "ms", label)
     for name, default, label in COST.coefficients
 }
-PARAMETERS = TRAFFIC | LIMITS | COSTING | SLO
-CHANGEABLE = LIMITS | COSTING  # what a variant may have of its own
+HOST = {
+    "host_ms": Parameter(
+        "host_ms", 0.0, 0.0, 1e6, "ms", "Host work of a step (plan, inputs, detokenising), ms"
+    )
+}
+PARAMETERS = TRAFFIC | LIMITS | COSTING | HOST | SLO
+CHANGEABLE = LIMITS | COSTING | HOST  # what a variant may have of its own
 PAGE = ("request",)  # what else a page's address holds
 TEXTS = ("arrivals", "trace", "list", "prompt", "output")
 
@@ -146,6 +152,7 @@ class Scenario:
     baseline: int = 1  # which of the variants the others are measured against
     limits: Limits = Limits()
     cost: tuple[float, ...] = tuple(c.default for c in COST.coefficients)
+    host_ms: float = HOST["host_ms"].default
     slo: Slo = Slo()
 
     def limits_of(self, variant: Variant) -> Limits:
@@ -160,8 +167,14 @@ class Scenario:
         own = dict(variant.changes)
         return tuple(own.get(name, usual) for name, usual in zip(COSTING, self.cost, strict=True))
 
+    def host_of(self, variant: Variant) -> float:
+        """ms of the host's work for a step."""
+        return dict(variant.changes).get("host_ms", self.host_ms)
+
     def value(self, name: str) -> float:
         """The number named `name`, one of PARAMETERS."""
+        if name in HOST:
+            return self.host_ms
         if name in COSTING:
             return self.cost[list(COSTING).index(name)]
         home = self.traffic if name in TRAFFIC else self.limits if name in LIMITS else self.slo
@@ -300,6 +313,7 @@ class Scenario:
             baseline=int(places.default if baseline is None else baseline),
             limits=Limits(**of(LIMITS)),
             cost=tuple(numbers.get(name, p.default) for name, p in COSTING.items()),
+            host_ms=numbers.get("host_ms", HOST["host_ms"].default),
             slo=Slo(**of(SLO)),
         )
         if scenario.problem:

@@ -143,6 +143,7 @@ COUNTERS = np.dtype(
         ("queues_blanks", "i8"),  # whether freed blocks of no known content queue with the others
         ("kv", "i8"),
         # the step being planned
+        ("begins", "f8"),  # when it will, the device being busy until then
         ("plan", "i8"),
         ("prefill", "i8"),
         ("decodes", "i8"),
@@ -154,6 +155,19 @@ COUNTERS = np.dtype(
         ("together", "i8"),  # seats are given back when all of them are done
         ("preempted", "i8"),
         ("stop", "i8"),
+        # the queue of batches that are planned and not yet processed
+        ("depth", "i8"),  # it holds one, or two: the next is planned while the device runs one
+        ("queued", "i8"),  # whether one is in it between two plans
+        ("until", "f8"),  # when the device is done with it
+        ("flight", "f8"),  # ms that it takes there
+        ("host", "f8"),  # ms of work between two batches, hidden where the device is busy
+        ("nap", "f8"),  # ms between two looks at a server that has nothing to do
+        ("leaving", "i8"),  # requests whose last token is in it
+        ("leaver", "i8"),  # one of them, or -1
+        ("surprises", "i8"),  # whether an end before the limit is one to the scheduler
+        ("unforeseen", "i8"),  # how many of `leaving` it doesn't know to be done
+        ("flush", "i8"),  # somebody has left since the last plan
+        ("asked", "i8"),  # whether there was anybody to plan for
     ]
 )
 
@@ -174,6 +188,7 @@ class Limits(NamedTuple):
     scheduler_reserve_full_isl: int = 1  # admit only whose whole prompt fits the free blocks
     watermark: float = 0.0  # share of the blocks that admission leaves free
     preempt_on_arrival: int = 0
+    async_scheduling: int = 1  # plan the next step while the device runs this one
 
 
 class State(NamedTuple):
@@ -211,6 +226,8 @@ def new_state(
     paged: bool = False,
     free: int = 0,
     queues_blanks: bool = False,
+    host_ms: float = 0.0,
+    stop_tokens: bool = False,
     identities: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> State:
     """A server before its first step.
@@ -219,6 +236,7 @@ def new_state(
     clients: at most so many requests are unfinished at once and the next is sent when one finishes;
     0: they come as they come. free: KV blocks; paged: decodes take them as they need them;
     queues_blanks: a freed one of no known content is taken in its turn, not first.
+    host_ms: work of the host for a step; stop_tokens: an end before the limit is not foreseen.
     identities: of all full blocks of all requests, and where each request's begin (n + 1,), for
     prefix caching.
     """
@@ -235,6 +253,9 @@ def new_state(
     for name in ("eldest", "newest", "oldest", "youngest"):
         counters[name] = -1
     counters["free"] = counters["blank"] = free
+    counters["depth"] = 1 + limits.async_scheduling
+    counters["surprises"] = stop_tokens
+    counters["host"], counters["nap"] = host_ms, 1.0
     counters["queues_blanks"] = queues_blanks and identities is not None
     counters["block"] = limits.block_size if paged else 0
     flat, offsets = identities if identities else (np.zeros(0, np.int32), np.zeros(1, np.int64))

@@ -71,7 +71,16 @@ ARRIVALS = {
     "list": "written out: arrival ms:prompt:output[:priority], ;",
 }
 
-MIXED = ("seed", "prompt", "output", "limit_factor", "urgent", "prefixes", "prefix_tokens")
+MIXED = (
+    "seed",
+    "prompt",
+    "output",
+    "limit_factor",
+    "stop_tokens",
+    "urgent",
+    "prefixes",
+    "prefix_tokens",
+)
 RATED = ("rate", "duration", *MIXED)
 USES = {
     "module": (*RATED, "as_printed"),
@@ -100,6 +109,9 @@ class Traffic:
     seed: int = number(1234, 0, 2**53, "", "Seed")
     limit_factor: float = number(
         0.0, 0.0, 1_000.0, "times", "Declared limit, times the output (0: the longest there is)"
+    )
+    stop_tokens: int = number(
+        0, 0, 1, "", "Ends before the limit: at a stop token, unforeseen (1); known (0)"
     )
     urgent: float = number(0.0, 0.0, 1.0, "share", "Urgent share (priority 0; the others 1)")
     prefixes: int = number(0, 0, 1_000_000, "prefixes", "Shared prefixes")

@@ -16,7 +16,7 @@ from .lines import (
     stand_up,
 )
 from .memory import blocks_for, blocks_of, give_back, kv_of, register, take
-from .state import DECODE, PREEMPTED, PREFILL, RECOMPUTE, SEATS
+from .state import DECODE, HELD, PREEMPTED, PREFILL, SEATS, STALL
 
 
 @jit()
@@ -29,7 +29,7 @@ def todo(s, i):
 @jit()
 def room(s, lim):
     """Tokens that the step's budget still has."""
-    return lim.max_num_batched_tokens - s.n.prefill - s.n.decodes
+    return lim.max_num_batched_tokens - s.n.prefill - s.n.decodes - s.n.pad_decodes
 
 
 @jit()
@@ -69,8 +69,7 @@ def admit(s):
     s.prefilling[s.n.prefilling] = i
     s.n.prefilling += 1
     r = s.requests[i]
-    r.since, r.mark = s.n.now, r.cached
-    r.phase = PREFILL if r.preemptions == 0 else RECOMPUTE
+    r.since, r.mark, r.phase = s.n.now, r.cached, STALL  # until the step begins
     if r.preemptions == 0:
         r.start = s.n.now
     return i
@@ -149,7 +148,7 @@ def grant_pages(s, lim, i, tokens):
     if need > s.n.free:
         return False
     if r.emitted > 0 and todo(s, i) == 1:
-        note(s, i, r.phase, s.n.now, r.cached - r.mark)
+        note(s, i, r.phase, s.n.begins, r.cached - r.mark)
         surplus = r.blocks - blocks_for(lim, r.cached)
         s.n.free += surplus
         s.n.blank += surplus
@@ -197,11 +196,35 @@ def decode_one(s, i):
         if s.n.free == 0:
             return False
         take(s, 1)
+    in_flight = s.n.queued == 1 and r.planned == s.n.plan - 1  # a token whose value is unknown
     r.planned = s.n.plan
     s.n.decodes += 1
     s.n.most = 1
     if len(s.entries) > 0:
-        register(s, i, kv_of(s, i) + 1)
+        register(s, i, kv_of(s, i) + 1 - in_flight)
+    return True
+
+
+@jit()
+def is_done(s, i):
+    """Whether the scheduler knows that request i has no token to come."""
+    r = s.requests[i]
+    return r.phase == HELD and (s.n.surprises == 0 or r.output == r.limit)
+
+
+@jit()
+def decode_in_vain(s, i):
+    """One token more of request i, which is done, unknown to the scheduler. False if it lacks a
+    block."""
+    r = s.requests[i]
+    wanted = r.cached + 1 > r.blocks * s.n.block
+    if wanted > s.n.free:
+        return False
+    take(s, wanted)
+    r.blocks += wanted
+    r.planned = s.n.plan
+    pad(s, 0, 1)
+    s.n.most = 1
     return True
 
 
@@ -243,7 +266,7 @@ def stand_still(s, i):
     r = s.requests[i]
     r.last = max(r.since, n.spoke_at)
     end_decoding(s, place)
-    note(s, i, DECODE, n.now, r.emitted - r.mark)
+    note(s, i, DECODE, n.begins, r.emitted - r.mark)
     r.mark = r.cached
     n.prefilling, j = 0, n.eldest
     while j >= 0:
@@ -279,6 +302,15 @@ def preempt(s, i):
     n = s.n
     r = s.requests[i]
     in_plan = r.planned == n.plan
+    r.preemptions += 1
+    n.preempted += 1
+    n.most = 1
+    if r.phase == HELD:  # its last token is in flight, and ends it all the same
+        n.pad_decodes -= in_plan
+        note(s, i, PREEMPTED, n.begins, 0)
+        n.leaver = -1
+        release(s, i, n.until)
+        return
     if r.phase == DECODE:
         took = in_plan and n.block > 0 and n.ticks % n.block == r.spoke
         place = 0
@@ -286,44 +318,43 @@ def preempt(s, i):
             place += 1
         spoke_at = max(r.since, n.spoke_at)
         end_decoding(s, place)
-        note(s, i, DECODE, n.now, r.emitted - r.mark)
+        note(s, i, DECODE, n.begins, r.emitted - r.mark)
         r.blocks += took
         n.decodes -= in_plan
         if not expect_late_no_more(s, i):
             r.last = spoke_at
     else:
         leave_prefilling(s, i)
-        note(s, i, r.phase, n.now, r.cached - r.mark)
+        note(s, i, r.phase, n.begins, r.cached - r.mark)
         n.prefill -= r.grant
         r.grant = 0
-    note(s, i, PREEMPTED, n.now, r.cached)
+    note(s, i, PREEMPTED, n.begins, r.cached)
     r.recomputed += r.cached
     lets_go_of_memory(s, i)
     stand_up(s, i)
     rejoin_line(s, i)
     r.planned = 0
-    r.preemptions += 1
-    n.preempted += 1
-    n.most = 1
 
 
 @jit()
-def release(s, i):
+def release(s, i, now):
     """Request i is done: seat and memory are free, and its client may send the next request."""
     n = s.n
     r = s.requests[i]
-    r.finish = n.now
+    r.finish = now
     lets_go_of_memory(s, i)
     stand_up(s, i)
     n.finished += 1
-    send_next(s)
+    n.leaving -= 1
+    n.flush = 1
+    send_next(s, now)
 
 
 @jit()
-def send_next(s):
+def send_next(s, now):
     """Of a closed loop: a client whose request is done sends the next one."""
     n = s.n
     if n.sendable < len(s.requests):
         sent = s.requests[n.sendable]
-        sent.arrival = max(sent.arrival, n.now)
+        sent.arrival = max(sent.arrival, now)
         n.sendable += 1

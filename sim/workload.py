@@ -25,6 +25,7 @@ class Workload:
     # Of all full blocks of all requests, and where each request's begin (n + 1,): equal where all
     # tokens up to the block's end are.
     identities: tuple[np.ndarray, np.ndarray] | None = None
+    stop_tokens: bool = False  # whether a scheduler can't foresee an end before the limit
 
     def __len__(self) -> int:
         return len(self.arrival)
@@ -50,6 +51,7 @@ class Workload:
             priority,
             prefix,
             identities,
+            self.stop_tokens,
         )
 
     def blocks(self, block_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -137,7 +139,8 @@ def _mixed(traffic: Traffic, arrival, prompt, output, clients: int = 0) -> Workl
             rng.integers(traffic.prefixes, size=rows),
             np.minimum(prompt, traffic.prefix_tokens),
         )
-    return Workload(arrival, prompt, output, limit, clients, priority, prefix)
+    stops = traffic.stop_tokens == 1
+    return Workload(arrival, prompt, output, limit, clients, priority, prefix, stop_tokens=stops)
 
 
 def _written_out(traffic: Traffic) -> Workload:

@@ -74,14 +74,16 @@ class Request:
     recomputed: int = 0
     since: float = 0.0  # when it began to wait
     waited: float = 0.0
+    in_flight: int = 0  # output tokens that a batch not yet processed brings
+    foreseen: int = 0  # outputs after which the scheduler knows it to be done; 0: all
 
     @property
     def known(self) -> int:
-        return self.prompt + len(self.emitted)
+        return self.prompt + len(self.emitted) + self.in_flight
 
     @property
     def decodes(self) -> bool:
-        return len(self.emitted) > 0 and self.known - self.computed == 1
+        return self.known > self.prompt and self.known - self.computed == 1
 
     @property
     def first(self) -> float:
@@ -182,7 +184,11 @@ class Server:
         self.hold(r, r.computed + tokens)
         self.granted[r] = tokens
         self.left -= tokens
-        full = (r.computed + tokens) // self.limits.block_size
+        self.register(r, min(r.computed + tokens, r.known - r.in_flight))
+
+    def register(self, r, tokens):
+        """The prefix cache knows its full blocks up to so many tokens."""
+        full = tokens // self.limits.block_size
         for k in range(r.registered, min(full, len(r.identities))):
             self.pool.register(r.blocks[k], r.identities[k])
             r.registered = k + 1
@@ -206,6 +212,9 @@ class Server:
         k = 0
         while k < len(self.running) and self.left > 0:
             r = self.running[k]
+            if r.in_flight and len(r.emitted) + r.in_flight >= (r.foreseen or r.output):
+                k += 1
+                continue
             tokens = min(r.known - r.computed, most, self.left)
             need = self.blocks_for(r.computed + tokens) - len(r.blocks)
             while need > self.free and r in self.running:
@@ -327,6 +336,144 @@ class VllmV1(Server):
         return True
 
 
+@dataclass(eq=False)
+class Batch:
+    index: int
+    granted: dict
+    sampled: list  # whose next token it brings
+    end: float  # on the device
+    stale: list = field(default_factory=list)  # of these, preempted since
+
+
+class Asynchronous(VllmV1):
+    """The loop of vLLM 0.33.0 as it ships: a queue of two batches, planned and not yet processed.
+
+    nap, host: ms that an idle loop sleeps, and that a plan takes.
+    """
+
+    nap, host = 1.0, 0.0
+
+    def __init__(self, requests, limits, cost, clients=0):
+        super().__init__(requests, limits, cost, clients)
+        self.queue, self.flush, self.busy_until, self.passes = [], False, 0.0, 0
+
+    @property
+    def unfinished(self) -> bool:
+        return super().unfinished or self.flush or bool(self.queue)
+
+    @property
+    def asked(self) -> bool:
+        return bool(self.waiting or self.running or self.flush)
+
+    def preempt(self, r):
+        flying = r.in_flight
+        for batch in self.queue:
+            if r in batch.sampled:
+                batch.stale.append(r)
+        r.in_flight = 0
+        super().preempt(r)
+        self.preempted[-1].append(flying)
+        r.since = max(self.now, self.busy_until)
+
+    def step(self) -> bool:
+        self.arrived, self.admitted, self.preempted, self.granted = [], [], [], {}
+        if not self.asked and not self.queue:
+            self.now = max(self.now, self.sent[0].arrival)
+        self.clock()
+        self.receive()
+        entry: dict = {"i": self.passes, "t": self.now, "arr": self.arrived}
+        goes_on, planned = False, self.asked
+        if planned:
+            self.flush = False
+            self.left = self.limits.max_num_batched_tokens
+            self.plan()
+            entry["fs"] = self.free
+            entry |= self.launch()
+            goes_on = len(self.queue) < 2 and bool(self.granted or self.waiting or self.running)
+        if self.queue and not goes_on:
+            entry |= self.process(self.queue.pop(0))
+        if self.granted:
+            self.steps[-1].free = self.free
+        if not self.granted and self.asked:
+            self.now += self.nap
+            entry["sl"] = 1
+        entry["pre"] = self.preempted
+        entry |= {"fb": self.free} if self.free != entry.get("fs") else {}
+        entry["q"] = [len(self.running), len(self.waiting)]
+        self.log.append({k: v for k, v in entry.items() if k == "s" or v != []})
+        self.passes += 1
+        self.send()
+        idle = not (self.granted or self.preempted or entry.get("fin"))
+        return not idle or bool(self.sent)
+
+    def clock(self):
+        """The moment at which a pass begins, where it is not a matter of time."""
+
+    def launch(self) -> dict:
+        decodes = [r for r in self.granted if r.decodes]
+        prefill = sum(tokens for r, tokens in self.granted.items() if not r.decodes)
+        overhead, per_token, base, per_seq = self.cost
+        ms = overhead + per_token * prefill
+        if decodes:
+            ms += base + per_seq * len(decodes)
+        entry = {
+            "s": [r.id if n == 1 else [r.id, n] for r, n in self.granted.items()],
+            "new": [r.id for r in self.admitted if not r.preemptions],
+            "res": [r.id for r in self.admitted if r.preemptions],
+            "hit": [[r.id, r.computed] for r in self.admitted if r.computed],
+        }
+        end = self.now
+        if self.granted:
+            free_at = max(self.now, self.busy_until)
+            self.now += self.host
+            begins = max(self.now, self.busy_until)
+            self.busy_until = end = begins + ms
+            self.steps.append(Step(free_at, end - free_at, prefill, len(decodes), self.free))
+            if not self.host:
+                self.steps[-1].ms = ms
+            entry |= {"t0": begins, "t1": end}
+        sampled = []
+        for r, tokens in self.granted.items():
+            r.computed += tokens
+            if r.computed == r.known:
+                r.in_flight += 1
+                sampled.append(r)
+        entry["nt"] = [r.id for r in self.granted if r not in sampled]
+        self.queue.append(Batch(self.passes, dict(self.granted), sampled, end))
+        return entry
+
+    def process(self, batch) -> dict:
+        entry: dict = {"u": batch.index, "st": [r.id for r in batch.sampled if r in batch.stale]}
+        if batch.granted and batch.end > self.now:
+            self.now = entry["te"] = batch.end
+        done = []
+        for r in batch.sampled:
+            if r.finish == r.finish:  # it ended with the token before, and this one is of no use
+                continue
+            r.emitted.append(batch.end)
+            stale = r in batch.stale
+            if not stale:
+                r.in_flight -= 1
+                self.register(r, r.computed - sum(b.granted.get(r, 0) for b in self.queue))
+            if len(r.emitted) == r.output or r.prompt + len(r.emitted) >= self.limits.max_model_len:
+                done.append(r.id)
+                r.finish = self.now
+                self.flush = True
+                self.idle_clients += 1
+                self.send()
+                if stale:  # what it lost is not computed again
+                    self.waiting.remove(r)
+                    r.recomputed -= r.prompt + len(r.emitted) - 1
+                else:
+                    self.let_go(r)
+        return entry | {"fin": done}
+
+
+class AsynchronousPriority(Asynchronous):
+    key = staticmethod(by_priority)
+    a_victim_ends_it = False
+
+
 class VllmV1Priority(VllmV1):
     key = staticmethod(by_priority)
     a_victim_ends_it = False
@@ -428,6 +575,7 @@ class Priority(Sarathi):
                 self.preempt(last)
 
 
+ASYNCHRONOUS = {"vllm_v1": Asynchronous, "vllm_v1_priority": AsynchronousPriority}
 POLICIES = {
     "vllm_v1": VllmV1,
     "vllm_v1_priority": VllmV1Priority,

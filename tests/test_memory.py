@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from sim.costs import COSTS
-from sim.engine import commit, is_full, open_step
+from sim.engine import commit, idles, is_full, open_step
 from sim.memory import blocks_of, kv_of
 from sim.metrics import Sample, figures, itl, waits
 from sim.policies import POLICIES, in_force
@@ -89,10 +90,12 @@ def cases(draw) -> Case:
         scheduler_reserve_full_isl=draw(st.integers(0, 1)),
         watermark=draw(st.sampled_from([0.0, 0.0, 0.05, 0.3])),
         preempt_on_arrival=draw(st.integers(0, 1)),
+        async_scheduling=draw(st.integers(0, 1)),
     )
     rows = draw(st.lists(ROW, min_size=1, max_size=14))
     clients = draw(st.sampled_from([0, 0, 0, 1, 3, 6]))
-    return Case(workload(rows, draw(st.integers(1, 24)), clients), limits, draw(COST))
+    work = workload(rows, draw(st.integers(1, 24)), clients)
+    return Case(replace(work, stop_tokens=draw(st.booleans())), limits, draw(COST))
 
 
 def fitted(policy: str, case: Case) -> Case:
@@ -104,7 +107,7 @@ def fitted(policy: str, case: Case) -> Case:
         limit = np.minimum(w.limit, longest - prompt)
         assert w.prefix is not None
         output, prefix = np.minimum(w.output, limit), (w.prefix[0], np.minimum(w.prefix[1], prompt))
-        w = Workload(w.arrival, prompt, output, limit, w.clients, w.priority, prefix)
+        w = replace(w, prompt=prompt, output=output, limit=limit, prefix=prefix)
         limits = limits._replace(max_model_len=longest)
     whole = "enable_chunked_prefill" in POLICIES[policy].keeps and not limits.enable_chunked_prefill
     if whole or policy == "vllm_v0":
@@ -146,7 +149,11 @@ def twin_of(policy: str, case: Case) -> naive.Server:
         columns = (w.arrival, w.prompt, w.output, w.limit, w.priority)
         arrival, prompt, output, limit, priority = (column[i].item() for column in columns)
         rows.append(naive.Request(i, arrival, prompt, output, limit, priority, ids))
-    twin = naive.POLICIES[policy](rows, case.limits, case.cost, w.clients).run()
+        if w.stop_tokens:
+            rows[-1].foreseen = min(limit, case.limits.max_model_len - prompt)
+    ahead = case.limits.async_scheduling and policy in naive.ASYNCHRONOUS
+    kind = (naive.ASYNCHRONOUS if ahead else naive.POLICIES)[policy]
+    twin = kind(rows, case.limits, case.cost, w.clients).run()
     assert not twin.unfinished
     return twin
 
@@ -185,11 +192,10 @@ def stepped(policy: str, case: Case):
         open_step(s)
         POLICIES[policy].plan(s, limits)
         yield s, held(True), True
-        if s.n.prefill + s.n.decodes > 0 or (s.n.preempted > 0 and LINEAR(s.n, coef) > 0):
+        if s.n.prefill + s.n.decodes + s.n.pad_decodes > 0:
             commit(s, LINEAR(s.n, coef), 1)
-        elif s.n.preempted == 0:
-            assert s.n.waiting == 0
-            s.n.now = s.requests["arrival"][s.n.arrived]
+        else:
+            assert idles(s, LINEAR(s.n, coef), False)
         yield s, held(False), False
     assert s.n.running == s.n.waiting == s.n.kv == 0
     assert s.n.free == pool(policy, limits)
@@ -227,7 +233,8 @@ def single_steps(run: Run) -> list[tuple]:
         now = step["t0"]
         for k in range(step["repeats"]):
             free = int(step["free"]) if k == 0 else None
-            rows.append((now, step["ms"], int(step["prefill"]), int(step["decodes"]), free))
+            decodes = int(step["decodes"]) + int(step["pad_decodes"])
+            rows.append((now, step["ms"], int(step["prefill"]), decodes, free))
             now += step["ms"]
     return rows
 

@@ -16,6 +16,7 @@ from sim.policies import POLICIES
 from sim.scenario import (
     CHANGEABLE,
     COSTING,
+    HOST,
     LIMITS,
     MAX_VARIANTS,
     OPENING,
@@ -392,6 +393,6 @@ def test_the_largest_rate_for_the_longest_time_is_refused_at_once():
 
 
 def test_everything_that_a_link_may_name_has_a_home():
-    assert PARAMETERS == TRAFFIC | LIMITS | COSTING | SLO
+    assert PARAMETERS == TRAFFIC | LIMITS | COSTING | HOST | SLO
     assert all(Scenario().value(name) == p.default for name, p in PARAMETERS.items())
     assert parse_qs(urlsplit(Scenario(baseline=0).link()).query) == {"baseline": ["0"]}

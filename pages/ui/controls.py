@@ -11,6 +11,7 @@ from sim.policies import POLICIES
 from sim.scenario import (
     CHANGEABLE,
     COSTING,
+    HOST,
     LIMITS,
     MAX_VARIANTS,
     OPENING,
@@ -25,7 +26,7 @@ from sim.traffic import ARRIVALS, Lengths, Traffic
 from . import share
 from .links import LINKS
 
-MIX = ("limit_factor", "urgent", "prefixes", "prefix_tokens")
+MIX = ("limit_factor", "stop_tokens", "urgent", "prefixes", "prefix_tokens")
 
 
 def presets() -> None:
@@ -46,7 +47,7 @@ def scenario() -> tuple[Scenario, list[str]]:
     with st.sidebar:
         query = _variants() | _traffic() | _numbers("Limits of the server", LIMITS, _kept())
         _pool()
-        query |= _numbers("Cost of a step", COSTING, COSTING, expanded=False)
+        query |= _numbers("Cost of a step", COSTING | HOST, COSTING | HOST, expanded=False)
         query |= _numbers("Limits of the requests (SLO)", SLO, SLO, expanded=False)
     asked, problems = Scenario.from_query(query)
     share.write_address(asked)
@@ -97,7 +98,7 @@ def _variant(number: int) -> str:
 
 
 def _changeable(policy: str) -> Iterable[str]:
-    return (*POLICIES[Variant(policy).policy].keeps, *COSTING)
+    return (*POLICIES[Variant(policy).policy].keeps, *COSTING, *HOST)
 
 
 def _label(number: int) -> str:

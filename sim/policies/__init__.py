@@ -41,6 +41,7 @@ OFF = {
     "scheduler_reserve_full_isl": 0,
     "watermark": 0.0,
     "preempt_on_arrival": 0,
+    "async_scheduling": 0,
 }
 
 

@@ -1,4 +1,4 @@
-"""vLLM's V1 scheduler, synchronous, as recorded (`python -m sim golden`).
+"""vLLM's V1 scheduler, synchronous and asynchronous, as recorded (`python -m sim golden`).
 
 No phases: each step tries to bring what is computed of a request up to what is known of it, first
 for those that run, in order of admission, then for those that wait.
@@ -7,13 +7,15 @@ for those that run, in order of admission, then for those that wait.
 from ..jit import jit
 from ..lines import head
 from ..memory import blocks_for, cached_prefix, share
-from ..state import BLOCKS, BUDGET, DECODE
+from ..state import BLOCKS, BUDGET, DECODE, HELD
 from ..verbs import (
     admit,
     blocks_wanted,
     decode_from_pages,
+    decode_in_vain,
     decode_one,
     grant_pages,
+    is_done,
     keep_out,
     last_in_line,
     may_admit,
@@ -35,8 +37,12 @@ LIMITS = (
     "enable_prefix_caching",
 )
 SINCE_0_9 = (*LIMITS, "enable_chunked_prefill")
+ASYNCHRONOUS = (
+    "Asynchronous, as it ships: the next step is planned while the device runs this one, so a"
+    " finish shows one step later. async_scheduling 0 makes it synchronous."
+)
 SYNCHRONOUS = (
-    "Synchronous, as recorded. The product schedules a step ahead of the device by default: a"
+    "Synchronous, from its source. The product schedules a step ahead of the device by default: a"
     " finish shows about one step later there."
 )
 SINCE_0_33 = (
@@ -44,6 +50,7 @@ SINCE_0_33 = (
     "long_prefill_token_threshold_adaptive",
     "scheduler_reserve_full_isl",
     "watermark",
+    "async_scheduling",
 )
 
 
@@ -70,13 +77,15 @@ def next_tokens(s, lim, i, cap):
 def schedule(s, lim, i, tokens):
     if s.requests[i].phase == DECODE:
         return decode_one(s, i)
+    if s.requests[i].phase == HELD:
+        return decode_in_vain(s, i)
     return grant_pages(s, lim, i, tokens)
 
 
 @jit()
 def all_fit(s, lim, cap):
     """Whether the blocks that the running want for this step are free, whoever gets them first."""
-    if len(s.entries) > 0:  # the prefix cache minds the order
+    if len(s.entries) > 0 or s.n.unforeseen > 0:  # the prefix cache minds the order
         return False
     wanted, left = blocks_wanted(s), lim.max_num_batched_tokens - s.n.decoding
     for k in range(s.n.prefilling):
@@ -105,7 +114,7 @@ def run_in_order(s, lim, cap, by_rank, a_victim_ends_it):
     while i >= 0 and room(s, lim) > 0:
         after, gave_way = i, False
         tokens = next_tokens(s, lim, i, cap)
-        while not gave_way and not schedule(s, lim, i, tokens):
+        while not (gave_way or is_done(s, i) or schedule(s, lim, i, tokens)):
             victim = last_in_line(s) if by_rank else s.n.newest
             after, gave_way = s.requests[i].after, victim == i
             preempt(s, victim)
@@ -162,7 +171,7 @@ def run(s, lim, cap, by_rank, a_victim_ends_it):
         run_in_order(s, lim, cap, by_rank, a_victim_ends_it)
 
 
-@policy("vLLM 0.33.0", *SINCE_0_33, paged=True, null_blocks=1, note=SYNCHRONOUS)
+@policy("vLLM 0.33.0", *SINCE_0_33, paged=True, null_blocks=1, note=ASYNCHRONOUS)
 def vllm_v1(s, lim):
     """The running first, then the line in order; who lacks KV takes it from the newest."""
     run_then_admit(s, lim, threshold(s, lim, True), False, True)
@@ -174,7 +183,7 @@ def vllm_v1(s, lim):
     paged=True,
     null_blocks=1,
     ranks="priority",
-    note=SYNCHRONOUS,
+    note=ASYNCHRONOUS,
 )
 def vllm_v1_priority(s, lim):
     """The line goes by priority; who lacks KV takes it from the one that ranks last."""
