@@ -212,7 +212,8 @@ class Server:
         k = 0
         while k < len(self.running) and self.left > 0:
             r = self.running[k]
-            if r.in_flight and len(r.emitted) + r.in_flight >= (r.foreseen or r.output):
+            last = min(r.foreseen or r.output, self.limits.max_model_len - r.prompt)
+            if r.in_flight and len(r.emitted) + r.in_flight >= last:
                 k += 1
                 continue
             tokens = min(r.known - r.computed, most, self.left)
@@ -378,7 +379,7 @@ class Asynchronous(VllmV1):
     def step(self) -> bool:
         self.arrived, self.admitted, self.preempted, self.granted = [], [], [], {}
         if not self.asked and not self.queue:
-            self.now = max(self.now, self.sent[0].arrival)
+            self.jump()
         self.clock()
         self.receive()
         entry: dict = {"i": self.passes, "t": self.now, "arr": self.arrived}
@@ -405,6 +406,9 @@ class Asynchronous(VllmV1):
         self.send()
         idle = not (self.granted or self.preempted or entry.get("fin"))
         return not idle or bool(self.sent)
+
+    def jump(self):
+        self.now = max(self.now, self.sent[0].arrival)
 
     def clock(self):
         """The moment at which a pass begins, where it is not a matter of time."""
@@ -467,6 +471,19 @@ class Asynchronous(VllmV1):
                 else:
                     self.let_go(r)
         return entry | {"fin": done}
+
+
+def by_passes(kind):
+    """The same loop, whose clock counts its passes."""
+
+    class Counted(kind):
+        def jump(self):
+            self.passes = max(self.passes, self.sent[0].arrival)
+
+        def clock(self):
+            self.now = self.passes
+
+    return Counted
 
 
 class AsynchronousPriority(Asynchronous):

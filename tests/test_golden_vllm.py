@@ -11,7 +11,7 @@ import pytest
 from sim.__main__ import main
 from sim.state import Limits
 
-SHARED = Path(__file__).parents[2] / "shared" / "golden" / "vllm_v1"
+SHARED = Path(__file__).parents[2] / "shared" / "golden"
 
 CONFIG = {
     "max_num_seqs": 8,
@@ -74,8 +74,14 @@ def recording(
     made = rows(seed, requests, gap)
     chained(made, limits.block_size)
     policy = "vllm_v1_priority" if config["policy"] == "priority" else "vllm_v1"
+    ahead = config["async_scheduling"]
     cost = tuple(COST_US.values()) if mode == "time" else (1, 0, 0, 0)
-    twin = naive.POLICIES[policy](
+    kind = naive.POLICIES[policy]
+    if ahead:
+        kind = naive.ASYNCHRONOUS[policy]
+        if mode == "step":
+            kind, cost = naive.by_passes(kind), (0, 0, 0, 0)
+    twin = kind(
         [
             naive.Request(
                 row["rid"],
@@ -93,9 +99,23 @@ def recording(
     )
     twin.why_refused = lambda r: ""
     twin.unsent, twin.refused = list(twin.requests), {}
+    if ahead:
+        twin.nap = 1000.0
     twin.run()
     steps = twin.log
-    if mode == "time":
+    passes = {
+        "passes": len(steps),
+        "stale_tokens": sum(len(s.get("st", [])) for s in steps),
+        "empty_batches": sum(s.get("s") == [] for s in steps),
+        "sleeps": sum(s.get("sl", 0) for s in steps),
+    }
+    if ahead:
+        moments = ("t", "t0", "t1", "te")
+        for step in steps:
+            step |= {key: int(step[key]) for key in moments if key in step}
+        if mode == "step":
+            steps = [{k: v for k, v in s.items() if k not in (*moments, "sl")} for s in steps]
+    elif mode == "time":
         for index, (entry, step) in enumerate(zip(twin.log, twin.steps, strict=True)):
             entry |= {"i": index, "t0": int(step.t0), "t1": int(step.t0 + step.ms)}
     for row in made:
@@ -107,12 +127,14 @@ def recording(
         "mode": mode,
         "config": config,
         "end": "stalled" if twin.unfinished else "drained",
-        "cost_us": COST_US,
+        "cost_us": COST_US | ({"idle_sleep_us": 1000} if ahead else {}),
         "workload": made,
         "steps": steps,
-        "totals": {
-            "steps": len(steps),
-            "sched_tokens": sum(e[1] if isinstance(e, list) else 1 for s in steps for e in s["s"]),
+        "totals": (passes if ahead else {"steps": len(steps)})
+        | {
+            "sched_tokens": sum(
+                e[1] if isinstance(e, list) else 1 for s in steps for e in s.get("s", [])
+            ),
             "preemptions": sum(len(s.get("pre", [])) for s in steps),
             "resumes": sum(len(s.get("res", [])) for s in steps),
             "cached_tokens": sum(hit[1] for s in steps for hit in s.get("hit", [])),
@@ -141,10 +163,17 @@ def eventful() -> dict:
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the recordings of vLLM are not here")
 def test_the_recordings_of_vllm_are_all_equal(capsys):
-    assert main(["golden", str(SHARED)]) == 0
+    assert main(["golden", str(SHARED / "vllm_v1")]) == 0
     assert capsys.readouterr().out == "22 of 22 equal\n"
 
 
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the recordings of vLLM are not here")
+def test_the_recordings_of_its_asynchronous_loop_are_all_equal(capsys):
+    assert main(["golden", str(SHARED / "vllm_v1_async")]) == 0
+    assert capsys.readouterr().out == "14 of 14 equal\n"
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["synchronous", "asynchronous"])
 @pytest.mark.parametrize("mode", ["step", "time"])
 @pytest.mark.parametrize(
     "config",
@@ -163,16 +192,17 @@ def test_the_recordings_of_vllm_are_all_equal(capsys):
     ],
     ids=str,
 )
-def test_recordings_of_the_naive_twin_are_equal(tmp_path, capsys, mode, config):
-    gap = 4000 if mode == "time" else 3
+def test_recordings_of_the_naive_twin_are_equal(tmp_path, capsys, mode, config, ahead):
+    gap, config = 4000 if mode == "time" else 3, config | {"async_scheduling": ahead}
     made = {f"seed{k}": recording(mode, seed=k, gap=gap, **config) for k in range(4)}
     code, out = replayed(tmp_path, capsys, **made)
     assert (code, out) == (0, "4 of 4 equal\n")
 
 
+@pytest.mark.parametrize("ahead", [False, True], ids=["synchronous", "asynchronous"])
 @pytest.mark.parametrize("blocks", [8, 12, 16])
-def test_a_recording_that_ends_stalled_is_equal(tmp_path, capsys, blocks):
-    made = recording(num_gpu_blocks=blocks, requests=6)
+def test_a_recording_that_ends_stalled_is_equal(tmp_path, capsys, blocks, ahead):
+    made = recording(num_gpu_blocks=blocks, requests=6, async_scheduling=ahead)
     assert made["end"] == "stalled"
     assert replayed(tmp_path, capsys, made=made) == (0, "1 of 1 equal\n")
 
@@ -191,7 +221,32 @@ def one_more(value):
     return [one_more(value[0]), *value[1:]] if value else [0]
 
 
+@pytest.fixture(scope="module")
+def eventful_passes() -> dict:
+    """The same of the asynchronous loop: stale tokens and naps among its keys."""
+    found = recording(
+        "time", seed=1, requests=40, gap=4000, **PRIORITY | CACHING, async_scheduling=True
+    )
+    assert {key for step in found["steps"] for key in step} == {*KEYS_OF_PASSES}
+    return found
+
+
 KEYS = ("i", "t0", "t1", "arr", "s", "new", "res", "hit", "pre", "nt", "fin", "fs", "fb", "q")
+KEYS_OF_PASSES = (*KEYS, "t", "u", "te", "st", "sl")
+
+
+@pytest.mark.parametrize("key", KEYS_OF_PASSES)
+def test_one_number_changed_in_one_pass_is_noticed_and_named(
+    tmp_path, capsys, eventful_passes, key
+):
+    changed = copy.deepcopy(eventful_passes)
+    places = [k for k, step in enumerate(changed["steps"]) if step.get(key)]
+    k = places[len(places) // 2]
+    changed["steps"][k][key] = one_more(changed["steps"][k][key])
+    code, out = replayed(tmp_path, capsys, changed=changed, equal=eventful_passes)
+    assert code == 1
+    assert out.startswith(f"changed.json: step {k} ({changed['steps'][k]['i']}), {key}: ")
+    assert out.endswith("\n1 of 2 equal\n")
 
 
 @pytest.mark.parametrize("key", KEYS)

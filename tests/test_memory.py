@@ -346,7 +346,7 @@ def test_times_preemptions_and_free_blocks_are_the_naive_twins(policy, case):
     for name in ("preemptions", "arrival", "start", "first", "last", "finish", "recomputed"):
         assert run.served[name].tolist() == [getattr(r, name) for r in let_in], name
     steps = [(s.t0, s.ms, s.prefill, s.decodes, s.free) for s in twin.steps if s.ms > 0]
-    assert single_steps(run) == steps
+    assert [row for row in single_steps(run) if row[1] > 0] == steps
 
 
 @every_keeper
