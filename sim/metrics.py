@@ -173,7 +173,10 @@ def waits(run: Run) -> dict[int, float]:
 
 
 def again(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """When seats were lost to preemption, and when their requests had one again; ms, sorted."""
+    """When seats were lost to preemption, and when their requests had one again; ms, sorted.
+
+    Whoever ended all the same, with a token that was in flight, waited no more.
+    """
     marks = run.segments["phase"] == PREEMPTED
     lost = run.segments[marks]
     if len(lost) == 0:
@@ -181,7 +184,9 @@ def again(run: Run) -> tuple[np.ndarray, np.ndarray]:
     spans = np.sort(run.segments[~marks], order=["request", "t0"])
     keys = spans["request"] + 1j * spans["t0"]  # complex numbers sort by request, then by time
     place = np.searchsorted(keys, lost["request"] + 1j * lost["t0"])
-    return np.sort(lost["t0"]), np.sort(spans["t0"][place])
+    came = spans[np.minimum(place, len(spans) - 1)]["request"] == lost["request"]
+    came &= place < len(spans)
+    return np.sort(lost["t0"][came]), np.sort(spans["t0"][place[came]])
 
 
 def _figures() -> list[Figure]:

@@ -127,7 +127,8 @@ def preset(name: str) -> Preset | None:
     }
     if version[0] == "0.33.0":
         defaults["async_scheduling"] = 1  # vllm/config/vllm.py l.1685-1719
-    label = f"{engine.label}, {USAGES[usage]} on {GPUS[gpu].label}"
+    ahead = ", asynchronous" if "async_scheduling" in defaults else ""
+    label = f"{engine.label}{ahead}, {USAGES[usage]} on {GPUS[gpu].label}"
     policy = engine.policies["fcfs" if bare == name else "priority"]
     return Preset(name, label, version[0], policy, defaults, engine.source)
 

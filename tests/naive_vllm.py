@@ -114,6 +114,7 @@ class Server:
     blanks_to_the_head = True
     budgeted = True
     key = None  # what an ordered line goes by
+    host = 0.0  # ms of a plan; only the asynchronous loop minds it
 
     def __init__(self, requests, limits, cost, clients=0):
         self.requests, self.limits, self.cost = requests, limits, cost
@@ -146,11 +147,12 @@ class Server:
     def unfinished(self) -> bool:
         return bool(self.unsent or self.sent or self.waiting or self.running)
 
-    def send(self):
+    def send(self, now=None):
         """Each idle client sends the next request, at once or at the request's own time."""
+        now = self.now if now is None else now
         while self.idle_clients and self.unsent:
             r = self.unsent.pop(0)
-            r.arrival = max(r.arrival, self.now)
+            r.arrival = max(r.arrival, now)
             self.sent.append(r)
             self.idle_clients -= 1
 
@@ -349,10 +351,10 @@ class Batch:
 class Asynchronous(VllmV1):
     """The loop of vLLM 0.33.0 as it ships: a queue of two batches, planned and not yet processed.
 
-    nap, host: ms that an idle loop sleeps, and that a plan takes.
+    nap: ms that an idle loop sleeps.
     """
 
-    nap, host = 1.0, 0.0
+    nap = 1.0
 
     def __init__(self, requests, limits, cost, clients=0):
         super().__init__(requests, limits, cost, clients)
@@ -461,10 +463,10 @@ class Asynchronous(VllmV1):
                 self.register(r, r.computed - sum(b.granted.get(r, 0) for b in self.queue))
             if len(r.emitted) == r.output or r.prompt + len(r.emitted) >= self.limits.max_model_len:
                 done.append(r.id)
-                r.finish = self.now
+                r.finish = batch.end  # when the device is done: the host may see it a plan later
                 self.flush = True
                 self.idle_clients += 1
-                self.send()
+                self.send(r.finish)
                 if stale:  # what it lost is not computed again
                     self.waiting.remove(r)
                     r.recomputed -= r.prompt + len(r.emitted) - 1

@@ -139,7 +139,7 @@ def served(policy: str, case: Case, **options) -> Run:
     return serve(case.workload, policy, case.limits, case.cost, **options)
 
 
-def twin_of(policy: str, case: Case) -> naive.Server:
+def twin_of(policy: str, case: Case, host_ms: float = 0.0) -> naive.Server:
     w, rows = case.workload, []
     assert w.priority is not None
     flat, offsets = w.blocks(case.limits.block_size)
@@ -153,7 +153,9 @@ def twin_of(policy: str, case: Case) -> naive.Server:
             rows[-1].foreseen = min(limit, case.limits.max_model_len - prompt)
     ahead = case.limits.async_scheduling and policy in naive.ASYNCHRONOUS
     kind = (naive.ASYNCHRONOUS if ahead else naive.POLICIES)[policy]
-    twin = kind(rows, case.limits, case.cost, w.clients).run()
+    twin = kind(rows, case.limits, case.cost, w.clients)
+    twin.host = host_ms
+    twin.run()
     assert not twin.unfinished
     return twin
 

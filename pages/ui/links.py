@@ -22,6 +22,8 @@ LINKS = {
     "&baseline=0",
     "Shared prefixes, cached and not": "v=vllm_v1&v=vllm_v1:enable_prefix_caching=1&prefixes=4"
     "&prefix_tokens=512&rate=40&num_gpu_blocks=2000&baseline=0",
+    "Why vLLM plans a step ahead: 2 ms of host work": "v=vllm_v1:async_scheduling=0&v=vllm_v1"
+    "&host_ms=2&rate=30&baseline=0",
     # Public reports, restated in our terms.
     "One stream against two cold 72k prompts": _report(
         "0:16:500;116.7:72000:8;116.7:72000:8",
