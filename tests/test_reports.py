@@ -163,6 +163,7 @@ def test_a_short_prompt_behind_a_long_one_waits_unless_a_threshold_caps_it():
     plain, capped = runs(
         "v=vllm_v1&v=vllm_v1:long_prefill_token_threshold=1024&max_num_batched_tokens=2048"
         f"&num_gpu_blocks=20000&max_model_len=140000&list=0:131072:1;1000:512:1{tokens_only(0.05)}"
+        "&async_scheduling=0"
     )
     assert ttft_s(plain) == pytest.approx([6.554, 5.579], abs=0.0005)
     assert ttft_s(capped) == pytest.approx([6.579, 0.101], abs=0.0005)
@@ -186,7 +187,7 @@ ON_ARRIVAL = "priority:preempt_on_arrival=1"
 
 @pytest.mark.parametrize("policy", ["priority", "vllm_v1_priority"])
 def test_the_urgent_wait_9_s_for_a_seat_where_only_memory_preempts(policy):
-    (run,) = urgent(f"{SEATED};1000:200:10:0", policy)
+    (run,) = urgent(f"{SEATED};1000:200:10:0&async_scheduling=0", policy)
     assert run.requests["start"][4] == 10_000
     assert ttft_s(run)[4] == pytest.approx(9.0, abs=0.02)
     assert not run.requests["preemptions"].any()

@@ -24,17 +24,18 @@ LINKS = {
     "&prefix_tokens=512&rate=40&num_gpu_blocks=2000&baseline=0",
     "Why vLLM plans a step ahead: 2 ms of host work": "v=vllm_v1:async_scheduling=0&v=vllm_v1"
     "&host_ms=2&rate=30&baseline=0",
-    # Public reports, restated in our terms.
+    # Public reports, restated in our terms, of the synchronous scheduler.
     "One stream against two cold 72k prompts": _report(
         "0:16:500;116.7:72000:8;116.7:72000:8",
         0.416666666666667,
-        "v=vllm_v1&v=vllm_v1:max_num_batched_tokens=2048&num_gpu_blocks=20000&max_model_len=80000",
+        "v=vllm_v1&v=vllm_v1:max_num_batched_tokens=2048&num_gpu_blocks=20000&max_model_len=80000"
+        "&async_scheduling=0",
     ),
     "Short prompt behind a 131k prompt": _report(
         "0:131072:8;1000:512:8",
         0.05,
         "v=vllm_v1&v=vllm_v1:long_prefill_token_threshold=1024&max_num_batched_tokens=2048"
-        "&num_gpu_blocks=20000&max_model_len=140000",
+        "&num_gpu_blocks=20000&max_model_len=140000&async_scheduling=0",
     ),
     "Urgent, and every seat taken": "arrivals=list&list="
     + ";".join(["0:200:1000:5"] * 4)
