@@ -1,4 +1,4 @@
-"""python -m sim compare | golden | warm"""
+"""python -m sim compare | fidelity | golden | warm"""
 
 import argparse
 import json
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from . import traces
+from . import fidelity, traces
 from .golden import replay_all
 from .jit import drop_stale
 from .parameter import ScenarioError
@@ -30,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--policies", metavar="P,P", help="e.g. static,continuous,chunked:chunk=128")
     c.add_argument("--baseline", metavar="N", help="which of them the others are measured against")
     c.add_argument("--arrivals", help="module, poisson, gamma, constant, burst, closed or trace")
+    c.add_argument("--cost", help="linear, roofline/h100-sxm/llama-3.1-8b or calibrated/step_ms=6")
     c.add_argument("--list", help="requests written out, for --arrivals list: ms:prompt:output;…")
     c.add_argument("--trace", metavar="FILE", help="a CSV of requests, for --arrivals trace")
     for name in ("prompt", "output"):
@@ -41,6 +42,9 @@ def parser() -> argparse.ArgumentParser:
 
     g = commands.add_parser("golden", help="replay recordings, and say where we differ")
     g.add_argument("path", metavar="FILE|DIR", type=Path)
+
+    f = commands.add_parser("fidelity", help="published measurements beside our predictions")
+    f.add_argument("path", metavar="FILE", type=Path)
 
     commands.add_parser("warm", help="compile, so that nobody waits for it later")
     return top
@@ -57,7 +61,7 @@ def asked(args: argparse.Namespace) -> tuple[Scenario, bytes | None]:
             raise ScenarioError(problems[0])
         query |= scenario.to_query()
     content = Path(args.trace).read_bytes() if args.trace else None
-    for name in ("baseline", *TEXTS, *PARAMETERS):
+    for name in ("baseline", "cost", *TEXTS, *PARAMETERS):
         if getattr(args, name) is not None:
             query[name] = [getattr(args, name)]
     if args.policies is not None:
@@ -88,6 +92,12 @@ def run_golden(args: argparse.Namespace) -> int:
     equal = list(differences.values()).count(None)
     print(f"{equal} of {len(differences)} equal")
     return int(equal < len(differences))
+
+
+def run_fidelity(args: argparse.Namespace) -> int:
+    records, problems = fidelity.read(args.path.read_text())
+    print(fidelity.as_text(fidelity.score(records), problems))
+    return 0
 
 
 def run_warm(args: argparse.Namespace) -> int:

@@ -26,7 +26,8 @@ def open_step(s):
     n.flush = 0
     n.begins = max(n.now, n.until)
     n.plan += 1
-    n.prefill = n.decodes = n.late = n.pad_prefill = n.pad_decodes = 0
+    n.prefill = n.prompts = n.decodes = n.late = n.pad_prefill = n.pad_decodes = 0
+    n.context = n.reread = n.attended = 0
     n.together = n.watchful = n.preempted = 0
     n.most, n.stop = FOREVER, NOTHING
 
@@ -54,6 +55,7 @@ def pass_time(s, ms, host, most):
     row.prefill, row.decodes, row.late = n.prefill, n.decodes, n.late
     row.pad_prefill, row.pad_decodes = n.pad_prefill, n.pad_decodes
     row.free, row.kv = n.free, n.kv
+    row.prompts, row.context, row.reread, row.attended = n.prompts, n.context, n.reread, n.attended
     n.steps += 1
     until, planned, repeats = n.begins, n.now, 0
     while repeats < most:
@@ -117,6 +119,7 @@ def advance_decodes(s, repeats):
     n.ticks += repeats
     n.spoke_at = n.until
     n.kv += n.decodes * repeats
+    n.decoding_kv += n.decodes * repeats
     for k in range(n.gaps - n.late, n.gaps):
         row = s.gaps[k]
         row.t, row.ms = n.until, n.until - row.ms

@@ -38,8 +38,10 @@ class Parameter(NamedTuple):
         return value
 
 
-def written(value: float) -> str:
-    """The number as a link has it: every digit that it needs, and none more."""
+def written(value: float | str) -> str:
+    """The number as a link has it: every digit that it needs, and none more. Text stays."""
+    if isinstance(value, str):
+        return value
     return repr(value).removesuffix(".0")
 
 

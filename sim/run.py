@@ -122,8 +122,11 @@ def pool(policy: str, limits: Limits) -> int:
     return limits.num_gpu_blocks - p.null_blocks if "num_gpu_blocks" in p.keeps else 0
 
 
-def opened(workload: Workload, policy: str, limits: Limits, host_ms: float = 0.0) -> State:
-    """A server under `policy` before its first step. host_ms: work of the host for a step."""
+def opened(
+    workload: Workload, policy: str, limits: Limits, host_ms: float = 0.0, front_ms: float = 0.0
+) -> State:
+    """A server under `policy` before its first step. host_ms: work of the host for a step; front_ms:
+    what a request takes from its client to the waiting line."""
     p = POLICIES[policy]
     limits = in_force(policy, limits)
     rank = getattr(workload, p.ranks) if p.ranks else None
@@ -148,6 +151,7 @@ def opened(workload: Workload, policy: str, limits: Limits, host_ms: float = 0.0
         queues_blanks=p.queues_blanks,
         host_ms=host_ms,
         stop_tokens=workload.stop_tokens,
+        front_ms=front_ms,
         identities=workload.blocks(limits.block_size) if limits.enable_prefix_caching else None,
     )
 
@@ -160,6 +164,7 @@ def serve(
     *,
     cost: str = "linear",
     host_ms: float = 0.0,
+    front_ms: float = 0.0,
     label: str = "",
     stretch: bool = True,
     go_on: Callable[[float], object] = lambda done: None,
@@ -167,13 +172,16 @@ def serve(
     """Simulate `workload` to its end.
 
     go_on(share of requests finished) is called a few times a second; what it raises ends the run.
+    cost: a key of COSTS, which `coefficients` belong to. front_ms: what a request takes from its
+    client to the waiting line; arrivals are the client's.
     stretch=False takes every step by itself: the same times, and a longer record.
     """
     refused = door(workload, policy, limits)
     inside = np.flatnonzero(refused == ADMITTED)
     limits = in_force(policy, limits)
-    s = opened(workload.rows(inside), policy, limits, host_ms)
+    s = opened(workload.rows(inside), policy, limits, host_ms, front_ms)
     plan, ms, coef = POLICIES[policy].plan, COSTS[cost].ms, np.array(coefficients, float)
+    stretch = stretch and COSTS[cost].steady
     while (state := simulate(plan, ms, coef, s, limits, stretch, SLICE)) != DONE:
         if state == FULL:
             s = enlarged(s)
@@ -204,6 +212,7 @@ def _requests(s: State, workload: Workload, inside: np.ndarray) -> np.ndarray:
     """COLUMNS of all requests, those that were not let in without times."""
     dtype = np.dtype([(name, REQUEST[name]) for name in COLUMNS])
     requests = np.empty(len(workload), dtype)
+    s.requests["arrival"] -= s.n.front_ms
     if len(inside) == len(workload):
         for name in COLUMNS:
             requests[name] = s.requests[name]
@@ -247,7 +256,7 @@ def serve_variant(
     scenario: Scenario, variant: Variant, workload: Workload, go_on=lambda done: None
 ) -> Run:
     """The workload under one variant. ScenarioError if it lets nobody in."""
-    limits = scenario.limits_of(variant)
+    limits, cost = scenario.limits_of(variant), scenario.cost_of(variant)
     refused = door(workload, variant.policy, limits)
     if (refused != ADMITTED).all():
         raise ScenarioError(
@@ -258,7 +267,9 @@ def serve_variant(
         workload,
         variant.policy,
         limits,
-        scenario.cost_of(variant),
+        cost.coefficients,
+        cost=cost.cost,
+        front_ms=cost.front_ms,
         host_ms=scenario.host_of(variant),
         label=variant.label,
         go_on=go_on,

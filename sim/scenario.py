@@ -10,10 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from .costs import COSTS
+import numpy as np
+
+from .costs import COSTS, planned
 from .parameter import Parameter, ScenarioError, number, parameters, written
 from .policies import POLICIES
 from .presets import Preset, preset
+from .pricing import Pricing, StepCost
 from .state import Limits
 from .traffic import LONGEST, Lengths, Traffic
 
@@ -81,10 +84,7 @@ LIMITS = {
         Parameter("async_scheduling", 1, 0, 1, "", "async_scheduling: 1 or 0"),
     )
 }
-COSTING = {
-    name: Parameter(name, default, 0.0, 1e6, "ms", label)
-    for name, default, label in COST.coefficients
-}
+COSTING = {c.name: Parameter(c.name, c.default, 0.0, 1e6, "ms", c.label) for c in COST.coefficients}
 HOST = {
     "host_ms": Parameter(
         "host_ms", 0.0, 0.0, 1e6, "ms", "Host work of a step (plan, inputs, detokenising), ms"
@@ -101,7 +101,7 @@ class Variant:
     """A policy, or an engine's preset, and what its limits and cost have of their own."""
 
     name: str  # in POLICIES, or one of sim.presets.names()
-    changes: tuple[tuple[str, float], ...] = ()
+    changes: tuple[tuple[str, float | str], ...] = ()  # `cost`, a StepCost's text, is one too
 
     def __str__(self) -> str:
         return ":".join([self.name, *(f"{n}={written(value)}" for n, value in self.changes)])
@@ -133,6 +133,9 @@ class Variant:
         changes = {}
         for change in rest:
             name, _, value = change.partition("=")
+            if name == "cost":
+                changes[name] = str(StepCost.parse(value))
+                continue
             if name not in CHANGEABLE:
                 raise ScenarioError(
                     f"v {text[:60]!r} sets {name[:40]!r}, which is no limit or cost: use"
@@ -151,7 +154,8 @@ class Scenario:
     variants: tuple[Variant, ...] = OPENING
     baseline: int = 1  # which of the variants the others are measured against
     limits: Limits = Limits()
-    cost: tuple[float, ...] = tuple(c.default for c in COST.coefficients)
+    model: StepCost = StepCost()
+    cost: tuple[float, ...] = tuple(c.default for c in COST.coefficients)  # of the linear model
     host_ms: float = HOST["host_ms"].default
     slo: Slo = Slo()
 
@@ -162,10 +166,17 @@ class Scenario:
         usual = variant.preset.limits(length, chunking) if variant.preset else {}
         return self.limits._replace(**(usual | own))
 
-    def cost_of(self, variant: Variant) -> tuple[float, ...]:
-        """Coefficients of the cost model, in its order."""
+    def model_of(self, variant: Variant) -> StepCost:
+        own = dict(variant.changes).get("cost")
+        return StepCost.parse(str(own)) if own else self.model
+
+    def cost_of(self, variant: Variant) -> Pricing:
+        """The cost model and its coefficients."""
         own = dict(variant.changes)
-        return tuple(own.get(name, usual) for name, usual in zip(COSTING, self.cost, strict=True))
+        linear = tuple(
+            float(own.get(name, usual)) for name, usual in zip(COSTING, self.cost, strict=True)
+        )
+        return self.model_of(variant).pricing(linear)
 
     def host_of(self, variant: Variant) -> float:
         """ms of the host's work for a step."""
@@ -190,10 +201,16 @@ class Scenario:
         for variant in self.variants:
             if self.variants.count(variant) > 1:
                 raise ScenarioError(f"v {str(variant)!r} is given twice: change one of them")
-            if max(self.cost_of(variant)[:2]) == 0:
+            cost = self.cost_of(variant)
+            token = planned(prefill=1, prompts=1, attended=1)
+            if COSTS[cost.cost].ms(token, np.array(cost.coefficients)) <= 0:
+                names = (
+                    "overhead_ms 0 and prefill_ms_per_token 0"
+                    if cost.cost == "linear"
+                    else f"its cost {self.model_of(variant)}"
+                )
                 raise ScenarioError(
-                    f"{variant}: overhead_ms 0 and prefill_ms_per_token 0 let prompts take no time:"
-                    " raise one of them"
+                    f"{variant}: {names} let prompts take no time: raise one of them"
                 )
             self._check_limits(variant)
         if not 0 <= self.baseline < len(self.variants):
@@ -248,6 +265,8 @@ class Scenario:
             query["v"] = [str(v) for v in self.variants]
         if self.baseline != min(Scenario().baseline, len(self.variants) - 1):
             query["baseline"] = [str(self.baseline)]
+        if self.model != StepCost():
+            query["cost"] = [str(self.model)]
         for name in TEXTS:
             value, usual = getattr(self.traffic, name), getattr(Traffic(), name)
             if value != usual and name in ("arrivals", *self.traffic.uses):
@@ -260,7 +279,7 @@ class Scenario:
 
     def link(self) -> str:
         """What follows the host in the page's address."""
-        query = urlencode(self.to_query(), doseq=True, safe=":=,")
+        query = urlencode(self.to_query(), doseq=True, safe=":=,/")
         return f"/?{query}" if query else "/"
 
     def to_json(self) -> str:
@@ -286,7 +305,7 @@ class Scenario:
             except ScenarioError as error:
                 return problems.append(str(error))
 
-        known = {"v", "baseline", *TEXTS, *PARAMETERS, *PAGE}
+        known = {"v", "baseline", "cost", *TEXTS, *PARAMETERS, *PAGE}
         problems += [
             f"{name[:40]!r} is no parameter of a scenario and was left out"
             for name in query
@@ -300,6 +319,7 @@ class Scenario:
         texts |= {name: value for name, value in lengths.items() if value}
         variants = tuple(v for text in query.get("v", ()) if (v := attempt(Variant.parse, text)))
         variants = variants or OPENING
+        model = attempt(StepCost.parse, last["cost"]) if "cost" in last else None
         top = len(variants) - 1
         places = Parameter("baseline", min(cls().baseline, top), 0, top, "", "")
         baseline = attempt(places.parse, last["baseline"]) if "baseline" in last else None
@@ -312,6 +332,7 @@ class Scenario:
             variants=variants,
             baseline=int(places.default if baseline is None else baseline),
             limits=Limits(**of(LIMITS)),
+            model=model or StepCost(),
             cost=tuple(numbers.get(name, p.default) for name, p in COSTING.items()),
             host_ms=numbers.get("host_ms", HOST["host_ms"].default),
             slo=Slo(**of(SLO)),
@@ -321,7 +342,7 @@ class Scenario:
             usual = cls()
             milder = (
                 replace(scenario, variants=usual.variants, baseline=usual.baseline),
-                replace(scenario, cost=usual.cost),
+                replace(scenario, cost=usual.cost, model=usual.model),
                 replace(scenario, limits=usual.limits),
                 replace(scenario, traffic=usual.traffic),
             )

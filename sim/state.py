@@ -87,13 +87,18 @@ STEP = np.dtype(
         ("ms", "f8"),
         ("repeats", "i4"),  # this many such steps, one after the other
         ("prefill", "i4"),  # prompt tokens
-        ("decodes", "i4"),  # output tokens of requests that were decoding already
-        ("late", "i4"),  # of these, tokens whose gap stands in `gaps`
-        ("pad_prefill", "i4"),  # charged as prefill, useful to nobody
-        ("pad_decodes", "i4"),
+        ("prompts", "i2"),  # that they belong to
+        ("decodes", "i2"),  # output tokens of requests that were decoding already
+        ("late", "i2"),  # of these, tokens whose gap stands in `gaps`
+        ("pad_decodes", "i2"),  # charged as decodes, useful to nobody
+        ("pad_prefill", "i4"),
         ("stop", "i4"),
         ("free", "i4"),  # KV blocks, once the step is planned
         ("kv", "i8"),  # tokens whose KV is there, before the step
+        # what its time may depend on, of the first of the repeated steps
+        ("context", "i4"),  # tokens whose KV the decodes read
+        ("reread", "i4"),  # tokens of the same prompts computed earlier, whose KV is read again
+        ("attended", "i8"),  # pairs of a prompt token and one that it attends to
     ],
     align=True,
 )
@@ -116,6 +121,7 @@ ENTRY = np.dtype(
 COUNTERS = np.dtype(
     [
         ("now", "f8"),
+        ("front_ms", "f8"),  # from a client to the waiting line
         ("sendable", "i8"),  # requests below this one may be sent: all, or what the clients allow
         ("arrived", "i8"),  # requests below this one have reached the server
         ("finished", "i8"),  # or refused
@@ -142,14 +148,19 @@ COUNTERS = np.dtype(
         ("entries", "i8"),  # rows of `entries` in use
         ("queues_blanks", "i8"),  # whether freed blocks of no known content queue with the others
         ("kv", "i8"),
+        ("decoding_kv", "i8"),  # of it, of those who decode
         # the step being planned
         ("begins", "f8"),  # when it will, the device being busy until then
         ("plan", "i8"),
         ("prefill", "i8"),
+        ("prompts", "i8"),
         ("decodes", "i8"),
         ("late", "i8"),
         ("pad_prefill", "i8"),
         ("pad_decodes", "i8"),
+        ("context", "i8"),
+        ("reread", "i8"),
+        ("attended", "i8"),
         ("most", "i8"),  # steps that would be planned alike, were nobody to arrive
         ("watchful", "i8"),  # whether an arrival may change the plan though somebody waits
         ("together", "i8"),  # seats are given back when all of them are done
@@ -228,6 +239,7 @@ def new_state(
     queues_blanks: bool = False,
     host_ms: float = 0.0,
     stop_tokens: bool = False,
+    front_ms: float = 0.0,
     identities: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> State:
     """A server before its first step.
@@ -237,17 +249,19 @@ def new_state(
     0: they come as they come. free: KV blocks; paged: decodes take them as they need them;
     queues_blanks: a freed one of no known content is taken in its turn, not first.
     host_ms: work of the host for a step; stop_tokens: an end before the limit is not foreseen.
+    front_ms: what a request takes from its client to the line; `arrival` is when it is in the line.
     identities: of all full blocks of all requests, and where each request's begin (n + 1,), for
     prefix caching.
     """
     rows, seats = len(arrival), limits.max_num_seqs
     requests = np.zeros(rows, REQUEST)
-    requests["arrival"], requests["prompt"] = arrival, prompt
+    requests["arrival"], requests["prompt"] = np.asarray(arrival, float) + front_ms, prompt
     requests["output"], requests["limit"] = output, limit
     requests["rank"] = 0.0 if rank is None else rank
     for name in ("start", "first", "last", "finish"):
         requests[name] = np.nan
     counters = _rows(1, COUNTERS)
+    counters["front_ms"] = front_ms
     counters["sendable"] = min(rows, clients) if clients else rows
     counters["ordered"] = rank is not None
     for name in ("eldest", "newest", "oldest", "youngest"):
@@ -282,14 +296,21 @@ def new_state(
 
 
 def enlarged(s: State) -> State:
-    """The same server with twice the room for what it records."""
+    """The same server with twice the room to record what may not fit any more in one step."""
 
-    def twice(rows: np.ndarray) -> Any:
+    def twice(rows: np.ndarray, used: int, needed: int) -> Any:
+        if used + needed <= len(rows):
+            return rows
         more = np.empty(2 * len(rows), rows.dtype)
         more[: len(rows)] = rows
         return more.view(np.recarray)
 
-    return s._replace(steps=twice(s.steps), segments=twice(s.segments), gaps=twice(s.gaps))
+    seats, n = len(s.seats), s.n
+    return s._replace(
+        steps=twice(s.steps, n.steps, 1),
+        segments=twice(s.segments, n.segments, 6 * seats),
+        gaps=twice(s.gaps, n.gaps, seats),
+    )
 
 
 LIMITS = numba.typeof(Limits())

@@ -76,11 +76,22 @@ def admit(s):
 
 
 @jit()
+def count_prompt(s, i, sign):
+    """The step computes request i's grant (1), or does not after all (-1)."""
+    n = s.n
+    before, tokens = int(s.requests[i].cached), int(s.requests[i].grant)
+    n.prefill += sign * tokens
+    n.prompts += sign
+    n.reread += sign * before
+    n.attended += sign * (tokens * before + tokens * (tokens + 1) // 2)
+
+
+@jit()
 def grant(s, i, tokens):
     """Put `tokens` of request i's prompt into this step."""
     r = s.requests[i]
     r.grant, r.planned = tokens, s.n.plan
-    s.n.prefill += tokens
+    count_prompt(s, i, 1)
     s.n.most = min(s.n.most, todo(s, i) // tokens)
 
 
@@ -88,7 +99,7 @@ def grant(s, i, tokens):
 def decode(s):
     """One token for each decoding request."""
     n = s.n
-    n.decodes = n.decoding
+    n.decodes, n.context = n.decoding, n.decoding_kv
     if n.decoding > 0:
         n.most = min(n.most, s.requests[s.decoding[0]].ends - n.ticks)
 
@@ -98,6 +109,13 @@ def pad(s, prefill, decodes):
     """Charge the step for tokens that are of use to nobody."""
     s.n.pad_prefill += prefill
     s.n.pad_decodes += decodes
+
+
+@jit()
+def pad_with_the_done(s):
+    """Whoever is done is computed on beside the decodes."""
+    pad(s, 0, s.n.running - s.n.decoding)
+    s.n.context += s.n.kv - s.n.decoding_kv
 
 
 @jit()
@@ -199,6 +217,7 @@ def decode_one(s, i):
     in_flight = s.n.queued == 1 and r.planned == s.n.plan - 1  # a token whose value is unknown
     r.planned = s.n.plan
     s.n.decodes += 1
+    s.n.context += kv_of(s, i)
     s.n.most = 1
     if len(s.entries) > 0:
         register(s, i, kv_of(s, i) + 1 - in_flight)
@@ -224,6 +243,7 @@ def decode_in_vain(s, i):
     r.blocks += wanted
     r.planned = s.n.plan
     pad(s, 0, 1)
+    s.n.context += r.cached
     s.n.most = 1
     return True
 
@@ -237,6 +257,7 @@ def begin_decoding(s, i):
     if n.block > 0:
         r.spoke = (n.ticks - r.cached) % n.block
         s.spokes[r.spoke] += 1
+    n.decoding_kv += r.cached
     join_decoding(s, i)
 
 
@@ -247,6 +268,7 @@ def end_decoding(s, place):
     i = s.decoding[place]
     r = s.requests[i]
     blocks, r.cached = blocks_of(s, i), kv_of(s, i)
+    n.decoding_kv -= r.cached
     r.emitted = r.output - (r.ends - n.ticks)
     leave_decoding(s, place)
     if n.block > 0:
@@ -321,12 +343,14 @@ def preempt(s, i):
         note(s, i, DECODE, n.begins, r.emitted - r.mark)
         r.blocks += took
         n.decodes -= in_plan
+        n.context -= in_plan * r.cached
         if not expect_late_no_more(s, i):
             r.last = spoke_at
     else:
         leave_prefilling(s, i)
         note(s, i, r.phase, n.begins, r.cached - r.mark)
-        n.prefill -= r.grant
+        if r.grant > 0:
+            count_prompt(s, i, -1)
         r.grant = 0
     note(s, i, PREEMPTED, n.begins, r.cached)
     r.recomputed += r.cached
@@ -356,5 +380,5 @@ def send_next(s, now):
     n = s.n
     if n.sendable < len(s.requests):
         sent = s.requests[n.sendable]
-        sent.arrival = max(sent.arrival, now)
+        sent.arrival = max(sent.arrival, now + n.front_ms)
         n.sendable += 1

@@ -271,7 +271,7 @@ def test_a_variant_has_its_own_limits_and_cost_and_the_scenarios_for_the_rest():
     s = Scenario(limits=Limits(max_num_seqs=5), cost=(1.0, 2.0, 3.0, 4.0))
     variant = Variant.parse("chunked:chunk=8:decode_base_ms=9")
     assert s.limits_of(variant) == Limits(max_num_seqs=5, chunk=8)
-    assert s.cost_of(variant) == (1.0, 2.0, 9.0, 4.0)
+    assert s.cost_of(variant).coefficients == (1.0, 2.0, 9.0, 4.0)
 
 
 @pytest.mark.parametrize(

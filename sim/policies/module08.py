@@ -2,7 +2,18 @@
 
 from ..lines import head
 from ..state import BATCH, BUDGET
-from ..verbs import admit, decode, grant, keep_out, leave_together, may_admit, pad, room, todo
+from ..verbs import (
+    admit,
+    decode,
+    grant,
+    keep_out,
+    leave_together,
+    may_admit,
+    pad,
+    pad_with_the_done,
+    room,
+    todo,
+)
 from . import policy
 
 
@@ -10,7 +21,7 @@ from . import policy
 def static(s, lim):
     """A batch starts together, padded to its longest prompt, and leaves when all of it is done."""
     decode(s)
-    pad(s, 0, s.n.running - s.n.decoding)
+    pad_with_the_done(s)
     longest, begins = 0, s.n.running == 0
     while may_admit(s, begins, BATCH):
         i = admit(s)
