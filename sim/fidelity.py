@@ -1,9 +1,10 @@
 """Does it predict? Published measurements beside what the simulator says of them.
 
 A record is simulated as it was run: arrivals, client cap, lengths, limits, and the policy of the
-engine's version, on the preset of its device and model. Nothing is set per record. Three knobs of the
-preset are fitted to the TPOT of FITTED_ON, the front end to TTFT where the load is low, and each of
-these records is scored by a fit without it. MBU 0.9 and overlap 0.3 were set once, by a fit to all.
+engine's version, on the preset of its device and model. Nothing is set per record. Three knobs of
+the preset are fitted to the TPOT of FITTED_ON, the front end to TTFT where the load is low, and each
+of these records is scored by a fit without it. MBU 0.9 and overlap 0.3 were set once, by a fit to
+all of them.
 """
 
 import calendar
@@ -35,6 +36,7 @@ FITTED_ON = (
     "kubecon25-chunking_and_prefix_caching-stage3",
     "blis-llama-2-7b-tp1-codegen-stage0",
 )
+SATURATED = 1.1  # offered over capacity: from here on the clients' cap decides who waits
 DISTINCT = 100  # prompts of a shared-prefix run that does not say how many it cycles through
 
 # The first that a text matches. "H100" alone names two devices whose TPOT differs by 48 %.
@@ -183,7 +185,9 @@ def _record(name: str, r: dict) -> Record:
             raise ScenarioError(
                 f"record {name!r}: {what} is unknown here: known are {', '.join(known)}"
             )
-    assert device and key and version
+    assert device
+    assert key
+    assert version
     llm, gpu = quantized(LLMS[key], str(r.get("dtype", ""))), GPU_OF.get(device, device)
     engine = preset(f"vllm-{version}-{gpu}-api")
     assert engine
@@ -337,7 +341,7 @@ class Scored:
 
     @cached_property
     def saturated(self) -> bool:
-        return self.rho > 1
+        return self.rho > SATURATED
 
     def counts(self, name: str) -> bool:
         """Whether the figure is scored: throughput only where the server decides it, TTFT not near
@@ -399,15 +403,15 @@ def why_unscored(row: Scored, name: str) -> str:
         return ""
     if name == "throughput":
         return "below saturation it only echoes the offered rate"
-    return (
-        f"near saturation (load {row.rho:.2f}) a small error in the step time is a large one here"
-    )
+    return f"at a load of {row.rho:.2f} a small error in the step time is a large one here"
 
 
 def medians(rows: Sequence[Scored]) -> pd.DataFrame:
     """Median |error| in % and number of records, by group and figure, of what is scored; of a
     group that counts apart, of all that it has."""
     shown = table(rows)
+    full = (shown["figure"] == "TTFT") & (shown["load"] > SATURATED)
+    shown["figure"] = shown["figure"].mask(full, "TTFT, saturated")
     shown = shown[shown["scored"] | shown["group"].str.endswith(", apart")]
     errors = shown.assign(error=shown["error"].abs()).groupby(["group", "figure"])["error"]
     return errors.agg(["median", "count"]).reset_index()
@@ -419,16 +423,15 @@ def as_text(rows: Sequence[Scored], problems: Sequence[str]) -> str:
     lines = [f"{'record':<{width}}  {'load':>5}" + "".join(f"  {u[0]:>27}" for u in UNITS.values())]
     lines += [f"{'':<{width}}  {'':>5}" + f"  {'measured  predicted    error':>27}" * len(UNITS)]
     for row in rows:
-        cells = "".join(
-            f"  {row.record.measured[n]:>8,.2f} {row.predicted[n]:>9,.2f} {100 * row.error(n):>+6.1f}%"
-            + ("*" if row.counts(n) else " ")
-            for n in UNITS
-        )
+        cells = ""
+        for n in UNITS:
+            cells += f"  {row.record.measured[n]:>8,.2f} {row.predicted[n]:>9,.2f}"
+            cells += f" {100 * row.error(n):>+6.1f}%" + ("*" if row.counts(n) else " ")
         lines.append(f"{row.record.id:<{width}}  {row.rho:>5.2f}{cells}")
         lines += [f"  {doubt}" for doubt in row.record.doubts]
     lines += ["* scored", "", "Median |error|, %"]
     for r in medians(rows).itertuples():
-        lines.append(f"  {r.group:<24}{r.figure:<12}{r.median:>7.1f}  ({r.count} records)")
+        lines.append(f"  {r.group:<24}{r.figure:<17}{r.median:>7.1f}  ({r.count} records)")
     knobs = PRESETS["h100-sxm"]
     fitted = ", ".join(f"{name} {getattr(knobs, name):.4g}" for name in (*FITTED, "front_ms"))
     lines += ["", f"The preset ({fitted}) is fitted on {', '.join(FITTED_ON)}; each of these is"

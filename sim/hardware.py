@@ -137,9 +137,8 @@ def llm_of_config(text: str) -> Llm:
         size = float(bits) / 8 if isinstance(bits, int) and 1 <= bits <= 16 else 1.0
         kind = f"{kind}, {method}"
     label = str(config.get("_name_or_path") or config.get("model_type") or "config.json")[:60]
-    return Llm(
-        label, layers, hidden, heads, kv_heads, head_size, float(params), f"config.json, {kind}", size
-    )  # fmt: skip
+    source = f"config.json, {kind}"
+    return Llm(label, layers, hidden, heads, kv_heads, head_size, float(params), source, size)
 
 
 def quantized(llm: Llm, dtype: str) -> Llm:

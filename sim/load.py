@@ -1,10 +1,16 @@
 """How close to its capacity a server is driven, and what that does to the certainty of a figure."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
 import numpy as np
 
-from .run import Run, serve_variant
+from .costs import COSTS
+from .pricing import Pricing
+from .run import Run, serve, serve_variant
 from .scenario import Scenario, Variant
-from .workload import Workload
+from .traffic import Traffic
+from .workload import Workload, draw
 
 NEAR = 0.8  # of capacity: from here on a small error in the step time is a large one in TTFT
 
@@ -44,3 +50,56 @@ def capacity(scenario: Scenario, variant: Variant, workload: Workload) -> float:
     """Requests a second that the variant serves while somebody always waits."""
     requests = 16 * scenario.limits_of(variant).max_num_seqs
     return throughput(serve_variant(scenario, variant, at_once(workload, requests)))
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A figure as it is, and its spread."""
+
+    value: float
+    seeds: tuple[float, float]  # least and most over the seeds
+    step_time: tuple[float, float]  # with every step shorter, and longer, by the error
+
+
+def scaled(pricing: Pricing, factor: float) -> Pricing:
+    """Every step takes `factor` times as long."""
+    coefficients = tuple(
+        value * factor if c.name != "overlap" else value
+        for c, value in zip(COSTS[pricing.cost].coefficients, pricing.coefficients, strict=True)
+    )
+    return pricing._replace(coefficients=coefficients)
+
+
+def band(
+    scenario: Scenario,
+    variant: Variant,
+    figure: Callable[[Run], float],
+    *,
+    error: float,
+    seeds: int = 20,
+    trace: Workload | None = None,
+) -> Band:
+    """Of `figure` over so many seeds, and with the step time off by a share `error` either way.
+
+    A trace has no seed, and no spread over seeds.
+    """
+
+    def run(traffic: Traffic, pricing: Pricing) -> float:
+        return figure(
+            serve(
+                draw(traffic, trace),
+                variant.policy,
+                scenario.limits_of(variant),
+                pricing.coefficients,
+                cost=pricing.cost,
+                front_ms=pricing.front_ms,
+                host_ms=scenario.host_of(variant),
+            )
+        )
+
+    traffic, pricing = scenario.traffic, scenario.cost_of(variant)
+    drawn = "seed" in traffic.uses
+    others = [replace(traffic, seed=traffic.seed + k) for k in range(seeds if drawn else 1)]
+    values = [run(other, pricing) for other in others]
+    sides = [run(traffic, scaled(pricing, 1 + sign * error)) for sign in (-1, 1)]
+    return Band(values[0], (min(values), max(values)), (sides[0], sides[1]))

@@ -125,8 +125,10 @@ def pool(policy: str, limits: Limits) -> int:
 def opened(
     workload: Workload, policy: str, limits: Limits, host_ms: float = 0.0, front_ms: float = 0.0
 ) -> State:
-    """A server under `policy` before its first step. host_ms: work of the host for a step; front_ms:
-    what a request takes from its client to the waiting line."""
+    """A server under `policy` before its first step.
+
+    host_ms: work of the host for a step; front_ms: from a request's client to the waiting line.
+    """
     p = POLICIES[policy]
     limits = in_force(policy, limits)
     rank = getattr(workload, p.ranks) if p.ranks else None

@@ -1,0 +1,108 @@
+"""One step taken apart: what it reads, what it computes, and which of the two it waits for."""
+
+from dataclasses import dataclass
+from math import floor
+
+import numpy as np
+
+from .costs import COSTS, planned
+from .hardware import DEVICES, Device, Llm
+from .pricing import StepCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """decodes sequences of `context` tokens each, and a chunk of `prefill` prompt tokens after
+    `before` earlier ones."""
+
+    decodes: int = 32
+    context: int = 1024
+    prefill: int = 0
+    before: int = 0
+
+    @property
+    def attended(self) -> int:
+        return self.prefill * self.before + self.prefill * (self.prefill + 1) // 2
+
+    @property
+    def counters(self) -> np.record:
+        return planned(
+            prefill=self.prefill,
+            prompts=int(self.prefill > 0),
+            decodes=self.decodes,
+            context=self.decodes * self.context,
+            reread=self.before if self.prefill else 0,
+            attended=self.attended,
+        )
+
+
+def step_ms(cost: StepCost, step: Step) -> float:
+    pricing = cost.pricing(())
+    return float(COSTS[cost.kind].ms(step.counters, np.array(pricing.coefficients)))
+
+
+def parts(cost: StepCost, step: Step) -> dict[str, float]:
+    """ms of each part of a roofline step; they add up to `step_ms`. What hides is negative."""
+    named = dict(
+        zip(
+            (c.name for c in COSTS["roofline"].coefficients),
+            cost.pricing(()).coefficients,
+            strict=True,
+        )
+    )
+    tokens = step.prefill + step.decodes
+    kv = step.decodes * step.context + (step.before if step.prefill else 0)
+    pairs = step.attended + step.decodes * step.context
+    mixed = step.prefill > 0
+    rows = {
+        "weights": named["weights_ms"],
+        "KV": named["kv_ms_per_token"] * kv,
+        "GEMM": named["gemm_ms_per_token"] * tokens,
+        "attention": named["attention_ms_per_pair"] * pairs,
+        "network": named["network_ms_per_token"] * tokens,
+        "overhead": named["overhead_ms"]
+        + named["host_ms_per_seq"] * (step.decodes + mixed)
+        + named["mixed_ms"] * mixed,
+    }
+    memory, compute = rows["weights"] + rows["KV"], rows["GEMM"] + rows["attention"]
+    rows["hidden by overlap"] = -named["overlap"] * min(memory, compute)
+    return rows
+
+
+def ridge(device: Device, llm: Llm) -> float:
+    """FLOP per byte at which the device computes as long as it reads."""
+    tflops = device.tflops_fp8 if llm.weight_bytes <= 1 else device.tflops
+    return tflops / device.bandwidth_tb_s
+
+
+def intensity(cost: StepCost, step: Step) -> tuple[float, float]:
+    """(FLOP per byte, TFLOP/s that the step reaches) of its model on its device."""
+    llm, tokens = cost.model, step.prefill + step.decodes
+    kv = step.decodes * step.context + (step.before if step.prefill else 0)
+    flop = llm.flop_per_token * tokens + llm.flop_per_pair * (
+        step.attended + step.decodes * step.context
+    )
+    bytes_read = llm.weights + llm.kv_per_token * kv
+    return flop / bytes_read, flop / step_ms(cost, step) / 1e9
+
+
+def free_chunk(cost: StepCost, decodes: int) -> int:
+    """Prompt tokens that fit beside so many decodes before computing takes longer than reading the
+    weights: where a step begins to stretch if the two overlap."""
+    named = dict(
+        zip(
+            (c.name for c in COSTS["roofline"].coefficients),
+            cost.pricing(()).coefficients,
+            strict=True,
+        )
+    )
+    return max(0, floor(named["weights_ms"] / named["gemm_ms_per_token"]) - decodes)
+
+
+# The module's two examples: an ideal device, where only reading or only computing counts.
+H100 = DEVICES["h100-sxm"]
+IDEAL = "mbu=1/overlap=1/overhead_ms=0/host_ms=0/hop_ms=0/front_ms=0"
+MODULE = {
+    name: StepCost.parse(f"roofline/h100-sxm/{llm}/mfu={tflops / H100.tflops!r}/{IDEAL}")
+    for name, llm, tflops in (("decode", "module-8b", 350), ("prefill", "module-7b", 400))
+}
