@@ -10,9 +10,20 @@ ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
 <path fill="#4a8ac9" d="M6 2h9v3H6zM4 6.5h8v3H4zM8 11h7v3H8z"/></svg>"""
 
 st.set_page_config(page_title="Slotscope", page_icon=ICON, layout="wide")
-page = st.navigation(
-    [st.Page("pages/compare.py", title="Compare", icon=":material/compare_arrows:", default=True)]
+compare = st.Page(
+    "pages/compare.py", title="Compare", icon=":material/compare_arrows:", default=True
 )
-controls.presets()
-st.session_state.scenario, st.session_state.notices = controls.scenario()
+page = st.navigation(
+    [
+        compare,
+        st.Page("pages/step_cost.py", title="Step cost", icon=":material/stacked_bar_chart:"),
+        st.Page("pages/fidelity.py", title="Fidelity", icon=":material/target:"),
+        st.Page("pages/module_08.py", title="Module 08", icon=":material/school:"),
+    ]
+)
+if page is compare:
+    controls.presets()
+    st.session_state.scenario, st.session_state.notices = controls.scenario()
+else:
+    st.session_state.elsewhere = True
 page.run()

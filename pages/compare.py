@@ -7,6 +7,7 @@ from pages.ui import compare
 scenario, runs = compare.runs()
 compare.verdict(runs, scenario)
 compare.headline(runs, scenario)
+compare.load(runs, scenario)
 compare.timeline(runs, scenario)
 compare.distributions(runs, scenario)
 compare.figures(runs, scenario)

@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     g.add_argument("path", metavar="FILE|DIR", type=Path)
 
     f = commands.add_parser("fidelity", help="published measurements beside our predictions")
-    f.add_argument("path", metavar="FILE", type=Path)
+    f.add_argument("path", metavar="FILE", type=Path, nargs="?", default=fidelity.PUBLISHED)
 
     commands.add_parser("warm", help="compile, so that nobody waits for it later")
     return top

@@ -8,6 +8,9 @@ import numpy as np
 from .costs import COSTS, planned
 from .hardware import DEVICES, Device, Llm
 from .pricing import StepCost
+from .run import Run, serve
+from .state import Limits
+from .workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,44 @@ def free_chunk(cost: StepCost, decodes: int) -> int:
         )
     )
     return max(0, floor(named["weights_ms"] / named["gemm_ms_per_token"]) - decodes)
+
+
+def lone_ttft(cost: StepCost, prompt: int, chunk: int) -> tuple[float, float]:
+    """(By formula, simulated) ms of a prompt that runs alone, in chunks."""
+    sizes = [min(chunk, prompt - k) for k in range(0, prompt, chunk)]
+    formula = cost.pricing(()).front_ms + sum(
+        step_ms(cost, Step(decodes=0, prefill=n, before=k * chunk)) for k, n in enumerate(sizes)
+    )
+    run = _served(cost, 1, prompt, 1, chunk)
+    return formula, float(run.requests["first"][0] - run.requests["arrival"][0])
+
+
+def full_tpot(cost: StepCost, decodes: int, context: int, output: int = 64) -> tuple[float, float]:
+    """(By formula, simulated) ms between the tokens of so many sequences around that context."""
+    prompt = max(1, context - output // 2)
+    first = prompt + 1 + 0.5 * (output - 2) - 1
+    pricing = cost.pricing(())
+    mean = planned(decodes=decodes)
+    mean.context = round(decodes * first)
+    formula = float(COSTS[cost.kind].ms(mean, np.array(pricing.coefficients)))
+    r = _served(cost, decodes, prompt, output, prompt * decodes).requests
+    return formula, float(((r["last"] - r["first"]) / (output - 1)).mean())
+
+
+def _served(cost: StepCost, requests: int, prompt: int, output: int, chunk: int) -> Run:
+    """So many alike requests at once."""
+    same = np.ones(requests, np.int64)
+    work = Workload(np.zeros(requests), prompt * same, output * same, output * same)
+    limits = Limits(max_num_seqs=requests, max_num_batched_tokens=10**9, chunk=chunk)
+    pricing = cost.pricing(())
+    return serve(
+        work,
+        "chunked",
+        limits,
+        pricing.coefficients,
+        cost=pricing.cost,
+        front_ms=pricing.front_ms,
+    )
 
 
 # The module's two examples: an ideal device, where only reading or only computing counts.

@@ -2,9 +2,8 @@
 
 A record is simulated as it was run: arrivals, client cap, lengths, limits, and the policy of the
 engine's version, on the preset of its device and model. Nothing is set per record. Three knobs of
-the preset are fitted to the TPOT of FITTED_ON, the front end to TTFT where the load is low, and each
-of these records is scored by a fit without it. MBU 0.9 and overlap 0.3 were set once, by a fit to
-all of them.
+the preset are fitted to the TPOT of FITTED_ON, the front end to TTFT where the load is low; each of
+these records is scored by a fit without it. MBU 0.9 and overlap 0.3 were set once, by a fit to all.
 """
 
 import calendar
@@ -14,6 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -37,6 +37,7 @@ FITTED_ON = (
     "blis-llama-2-7b-tp1-codegen-stage0",
 )
 SATURATED = 1.1  # offered over capacity: from here on the clients' cap decides who waits
+PUBLISHED = Path(__file__).with_name("published.json")  # figures only, each with its source
 DISTINCT = 100  # prompts of a shared-prefix run that does not say how many it cycles through
 
 # The first that a text matches. "H100" alone names two devices whose TPOT differs by 48 %.
@@ -145,9 +146,9 @@ def _shared(kind: str, w: dict, requests: int, prompt: np.ndarray):
     if "shared_prefix" in kind:  # the tool cycles through its prompts: a later one is known whole
         distinct = int(_mean(w, "groups") * _mean(w, "prompts_per_group")) if "groups" in w else 0
         return np.arange(requests) % (distinct or DISTINCT), prompt
-    tokens = re.search(r"(\d+) tokens", str(w.get("shared_prefix", "")))
+    tokens = re.search(r"\d+", str(w.get("shared_prefix", "")))
     if tokens:
-        return np.zeros(requests, np.int64), np.minimum(prompt, int(tokens[1]))
+        return np.zeros(requests, np.int64), np.minimum(prompt, int(tokens[0]))
     return None
 
 

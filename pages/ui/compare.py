@@ -1,5 +1,6 @@
 """The parts of the comparison, in the order in which a person needs them."""
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -8,12 +9,14 @@ import streamlit as st
 
 from sim.bins import coalesced, counted, spread
 from sim.explain import duration, verdicts
+from sim.load import NEAR, band, capacity, offered
 from sim.metrics import FIGURES, METRICS
 from sim.parameter import ScenarioError
 from sim.run import Run
 from sim.scenario import Scenario
 from sim.state import PHASES
 from sim.table import figure_table, requests_table, segments_table, stamp
+from sim.workload import draw
 
 from . import charts, controls, share, tables
 from .export import export
@@ -21,6 +24,7 @@ from .palette import variant_colours
 from .timeline import opening_window, pack, shade_scale
 from .timeline import timeline as canvas
 
+MOST_BANDED = 60_000  # requests of all variants: 22 runs of each take some seconds
 SHOWN = (
     ("itl", "tokens", "tpot_slo"),
     ("ttft", "requests", "ttft_slo"),
@@ -43,7 +47,7 @@ def runs() -> tuple[Scenario, list[Run]]:
         name = scenario.traffic.trace
         st.info(
             f"This link shows a trace that is not part of it: drop the file"
-            f" {_plain(name)} in the sidebar."
+            f" {plain(name)} in the sidebar."
             if name
             else "Drop a trace in the sidebar, or choose other arrivals."
         )
@@ -51,20 +55,20 @@ def runs() -> tuple[Scenario, list[Run]]:
     try:
         runs = share.runs_of(scenario, trace)
     except ScenarioError as error:
-        st.error(f"{_plain(str(error))}.")
+        st.error(f"{plain(str(error))}.")
         st.stop()
     _notice(share.problem_of_pick(len(runs[0].requests)))
     return scenario, runs
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Markdown that shows `text` as it is: an address may hold anything."""
     return re.sub(r"([^A-Za-z0-9\s])", r"\\\1", text, flags=re.ASCII)
 
 
 def _notice(problems: Sequence[str]) -> None:
     if problems:
-        lines = [f"- {_plain(problem)}." for problem in problems]
+        lines = [f"- {plain(problem)}." for problem in problems]
         st.warning("\n".join(lines), title="Not as asked; this part is as in the opening scenario:")
 
 
@@ -83,6 +87,81 @@ def headline(runs: Sequence[Run], scenario: Scenario) -> None:
     st.table(
         table, border="horizontal", alt="Figures of each variant, with differences to the baseline"
     )
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def _loads(link: str, trace: str, _scenario, _workload) -> dict[str, float]:
+    rates = offered(_workload)
+    return {
+        variant.label: rates / capacity(_scenario, variant, _workload)
+        for variant in _scenario.variants
+    }
+
+
+def load(runs: Sequence[Run], scenario: Scenario) -> None:
+    """How much of what each variant can serve is asked of it; on request, how sure that makes us."""
+    workload = draw(scenario.traffic, controls.trace())
+    loads = _loads(scenario.link(), scenario.traffic.trace, scenario, workload)
+    if any(math.isnan(rho) for rho in loads.values()):
+        st.caption("Load: a closed loop offers what is served.")
+        return
+    said = ", ".join(f"{label} {rho:.2f}" for label, rho in loads.items())
+    st.markdown(f"Load (offered over capacity): {said}.")
+    near = [label for label, rho in loads.items() if rho > NEAR]
+    if near:
+        st.warning(
+            f"Above {NEAR:g} a small error in the step time is a large one in TTFT, and another"
+            f" seed gives another figure: {', '.join(map(plain, near))}."
+        )
+    _certainty(scenario)
+
+
+@st.fragment
+def _certainty(scenario: Scenario) -> None:
+    with st.popover("How sure is this?", icon=":material/query_stats:"):
+        error = st.number_input(
+            "Error of the step time, %", 0.1, 50.0, 5.0, 0.5, key="step-error",
+            help="The fitted H100 SXM preset is off by 3 % in the median (Fidelity)",
+        )  # fmt: skip
+        if not st.button("Run 20 seeds, and the step time off both ways"):
+            return
+        try:
+            table = _bands(
+                scenario.link(), scenario.traffic.trace, error, scenario, controls.trace()
+            )
+        except ScenarioError as problem:
+            st.error(f"{plain(str(problem))}.")
+            return
+        st.dataframe(table, hide_index=True, alt="TTFT p95 over 20 seeds and step times")
+
+
+@st.cache_data(max_entries=16, show_spinner="Running 20 seeds of each variant")
+def _bands(link: str, trace: str, error: float, _scenario, _trace) -> pd.DataFrame:
+    if _scenario.traffic.expected * len(_scenario.variants) > MOST_BANDED:
+        raise ScenarioError(
+            f"{_scenario.traffic.expected:,.0f} requests under {len(_scenario.variants)} variants"
+            f" are too many for 22 runs each: ask for {MOST_BANDED:,} in all"
+        )
+    rows = []
+    for variant in _scenario.variants:
+        for name, label in (("ttft", "TTFT p95"), ("tpot", "TPOT p95")):
+            found = band(
+                _scenario,
+                variant,
+                lambda run, name=name: METRICS[name].of(run).quantile(0.95),
+                error=error / 100,
+                trace=_trace,
+            )
+            rows.append(
+                {
+                    "variant": variant.label,
+                    "figure": label,
+                    "this seed": duration(found.value),
+                    "20 seeds": " to ".join(map(duration, found.seeds)),
+                    f"step time ±{error:g} %": " to ".join(map(duration, found.step_time)),
+                }
+            )
+    return pd.DataFrame(rows)
 
 
 @st.cache_data(max_entries=8, show_spinner=False)

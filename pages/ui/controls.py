@@ -23,7 +23,7 @@ from sim.scenario import (
 )
 from sim.traffic import ARRIVALS, Lengths, Traffic
 
-from . import share
+from . import costing, share
 from .links import LINKS
 
 MIX = ("limit_factor", "stop_tokens", "urgent", "prefixes", "prefix_tokens")
@@ -47,7 +47,9 @@ def scenario() -> tuple[Scenario, list[str]]:
     with st.sidebar:
         query = _variants() | _traffic() | _numbers("Limits of the server", LIMITS, _kept())
         _pool()
-        query |= _numbers("Cost of a step", COSTING | HOST, COSTING | HOST, expanded=False)
+        with st.expander("Cost of a step"):
+            cost = costing.control()
+            query |= cost | _row([*([] if cost else COSTING), *HOST], abreast=1)
         query |= _numbers("Limits of the requests (SLO)", SLO, SLO, expanded=False)
     asked, problems = Scenario.from_query(query)
     share.write_address(asked)
@@ -73,6 +75,7 @@ def _load(scenario: Scenario) -> None:
         state[name] = lengths.kind
         for part in Lengths.FORMS[lengths.kind]:
             state[f"{name}.{part}"] = float(lengths[part])
+    costing.load(scenario.model)
     state.variants = []
     for variant in scenario.variants:
         _add(variant)
@@ -85,7 +88,7 @@ def _add(variant: Variant) -> None:
     state.variants = [*state.variants, number]
     state[f"{number}.policy"] = variant.name
     own = dict(variant.changes)
-    for name in CHANGEABLE:
+    for name in (*CHANGEABLE, "cost"):
         state[f"{number}.{name}"] = own.get(name)
 
 
@@ -93,8 +96,8 @@ def _variant(number: int) -> str:
     """The variant's text in a link, from its controls."""
     state = st.session_state
     policy = state[f"{number}.policy"]
-    own = {name: state.get(f"{number}.{name}") for name in _changeable(policy)}
-    return ":".join([policy, *(f"{n}={written(v)}" for n, v in own.items() if v is not None)])
+    own = {name: state.get(f"{number}.{name}") for name in (*_changeable(policy), "cost")}
+    return ":".join([policy, *(f"{n}={written(v)}" for n, v in own.items() if v not in (None, ""))])
 
 
 def _changeable(policy: str) -> Iterable[str]:
@@ -143,6 +146,12 @@ def _variant_controls(number: int) -> None:
             key=f"{number}.{name}",
             placeholder=f"{usual[name]:,} by default" if name in usual else "as for all",
         )
+    st.text_input(
+        "Cost model of its own",
+        key=f"{number}.cost",
+        placeholder="as for all",
+        help="linear, roofline/h100-pcie/llama-3.1-8b or calibrated/step_ms=6.5/prefill_ms=0.024",
+    )
     if len(state.variants) > 1:
         st.button(
             "Remove",

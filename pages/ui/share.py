@@ -17,7 +17,11 @@ def address() -> dict[str, list[str]]:
 
 def changed_address() -> dict[str, list[str]] | None:
     """The address's scenario parameters, where it is not the one that the controls wrote."""
-    now = address()
+    now, state = address(), st.session_state
+    if state.pop("elsewhere", False):  # back from a page that shows no scenario
+        state.pop("address", None)
+        if not now and "scenario" in state:
+            now = state.scenario.to_query()
     if st.session_state.get("address") == now:
         return None
     # A link from this page to itself changes what we read, and not what the browser shows.
@@ -74,6 +78,7 @@ def runs_of(scenario: Scenario, trace: Workload | None) -> list[Run]:
     bar = st.empty()
     for variant in scenario.variants:
         key = (scenario.traffic, variant, scenario.limits_of(variant), scenario.cost_of(variant))
+        key += (scenario.host_of(variant),)
         run = shelf.pop(key, None)
         if run is None:
             if workload is None:

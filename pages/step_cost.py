@@ -1,0 +1,13 @@
+"""One step taken apart: what it reads, what it computes, and when it begins to stretch."""
+
+import streamlit as st
+
+from pages.ui import stepcost
+
+cost, step = stepcost.controls()
+stepcost.verdict(cost, step)
+stepcost.bars(cost, step)
+stepcost.roofline(cost, step)
+stepcost.curves(cost, step)
+stepcost.formulas(cost, step)
+st.caption(stepcost.provenance(cost))

@@ -1,0 +1,168 @@
+"""The parts of the page that checks the course module."""
+
+from collections import Counter
+
+import pandas as pd
+import streamlit as st
+
+from sim import claims as c
+from sim.bins import coalesced
+from sim.parameter import ScenarioError
+from sim.run import compare
+from sim.scenario import Scenario
+
+from . import charts, share
+from .compare import dark
+from .timeline import shade_scale
+
+PROVENANCE = (
+    "Inputs are named in each row; devices and models are those of Step cost, ideal (MBU 1, no"
+    " overhead) as in the module. Verdicts compare at the precision of the claim."
+)
+
+
+@st.cache_data(show_spinner=False)
+def _claims() -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {
+                "#": claim.number,
+                "claim": claim.claim,
+                "verdict": claim.verdict,
+                "computed": claim.computed,
+                "inputs": claim.inputs,
+                "note": claim.note,
+                "link": claim.link or None,
+            }
+            for claim in c.arithmetic()
+        ]
+    )
+
+
+def verdict() -> None:
+    counts = Counter(v.split(":")[0].split(" only")[0] for v in _claims()["verdict"])
+    conditional = int(_claims()["verdict"].str.startswith("holds only").sum())
+    st.subheader(
+        f"Of {len(_claims())} claims {counts['holds'] - conditional} hold, {conditional} hold only"
+        f" under a condition, {counts[c.SLIP]} slip in a unit, {counts[c.CONTRADICTS]} contradict,"
+        f" {counts[c.UNCHECKED]} can't be checked.",
+        anchor=False,
+    )
+
+
+def _linked(table: pd.DataFrame, alt: str) -> None:
+    host = share.host()
+    table = table.assign(link=table["link"].map(lambda at: f"{host}{at}" if at else None))
+    st.dataframe(
+        table,
+        hide_index=True,
+        height=35 * (len(table) + 1) + 3,
+        alt=alt,
+        column_config={"link": st.column_config.LinkColumn("shown", display_text="open")},
+    )
+
+
+def claims() -> None:
+    _linked(_claims(), "Claims of the module with computed values and verdicts")
+
+
+def static_batch() -> None:
+    """R0 asks for 2000 tokens, seven for 50."""
+    st.subheader("One long answer holds seven seats", anchor=False)
+    claim = next(x for x in c.arithmetic() if x.number == "8")
+    scenario, _ = Scenario.from_url(claim.link)
+    runs = compare(scenario)
+    rows = coalesced(runs, 0.0, max(run.total for run in runs))
+    seats = {run.label: 8 for run in runs}
+    with st.container(key="gantt"):
+        st.html("<style>.st-key-gantt { overflow-x: auto; }</style>")
+        chart = charts.gantt(rows, shade_scale(runs, scenario), dark(), seats)
+        st.altair_chart(chart, alt="A static batch of eight, and the same continuously")
+    st.caption(
+        f"{claim.computed} of the batch's token slots are useful. Continuously, the seven leave"
+        " after 50 tokens."
+    )
+
+
+@st.cache_data(show_spinner="Running exercise 08.1")
+def _exercise_1() -> tuple[pd.DataFrame, str]:
+    rows = []
+    for title, as_printed in (("arrivals in ms", False), ("as printed, s read as ms", True)):
+        for name in c.EXERCISE:
+            row = c.row_of(c.exercise(name, as_printed=as_printed))
+            rows.append([title, name, *row])
+    for name, row in c.PRINTED.items():
+        rows.append(["the module's table", name, *row])
+    run = c.exercise("static")
+    requests, prompt, output = c.PRINTED_TRAFFIC
+    said = (
+        f"Seed 1234 at 16 req/s for 30 s draws {len(run.requests)} requests, mean prompt"
+        f" {run.requests['prompt'].mean():,.0f}, output {run.requests['output'].mean():,.0f}; the"
+        f" table says {requests}, {prompt:,} and {output}."
+    )
+    return pd.DataFrame(rows, columns=["source", "policy", *c.COLUMNS]), said
+
+
+def exercise_1() -> None:
+    st.subheader("Exercise 08.1: the printed table is not what its code prints", anchor=False)
+    table, said = _exercise_1()
+    st.markdown(
+        said + " The printed code draws arrivals in seconds and reads them as milliseconds: all"
+        " requests come within 30 ms. With the unit mended it is a Poisson stream."
+    )
+    st.dataframe(
+        table,
+        hide_index=True,
+        height=35 * (len(table) + 1) + 3,
+        alt="Exercise 08.1 three ways",
+        column_config={n: st.column_config.NumberColumn(format="%.4g") for n in c.COLUMNS},
+    )
+
+
+def exercise_2() -> None:
+    st.subheader("Exercise 08.2: model calls", anchor=False)
+    lengths, rows = c.lengths_of_08_2(), []
+    for batch in (8, 32):
+        calls = c.model_calls(lengths, batch)
+        (padded, padded_decodes), (ours, our_decodes) = calls["pad to max"], calls["continuous"]
+        rows.append(
+            (batch, padded, ours, padded / ours, padded_decodes, our_decodes,
+             padded_decodes / our_decodes)
+        )  # fmt: skip
+    table = pd.DataFrame(
+        rows,
+        columns=["batch", "calls, padded", "calls, continuous", "times fewer",
+                 "decode calls, padded", "decode calls, continuous", "times fewer "],
+    )  # fmt: skip
+    held = all(1.5 <= ratio <= 2 for ratio in table["times fewer"])
+    st.markdown(
+        f"{len(lengths)} requests, {sum(lengths):,} tokens. The module expects 1.5 to 2 times"
+        f" fewer: **{c.HOLDS if held else c.CONTRADICTS}**; continuous batching pays a prompt call"
+        " for each refill."
+    )
+    st.dataframe(table.round(2), hide_index=True, alt="Model calls of exercise 08.2")
+
+
+@st.cache_data(show_spinner="Running the checklist over 30 seeds")
+def _checklist() -> pd.DataFrame:
+    words = {True: "holds", False: "does not hold", None: "not to be seen here"}
+    return pd.DataFrame(
+        [
+            {
+                "#": x.number,
+                "claim": x.claim,
+                "verdict": words[x.holds],
+                "measured": x.measured,
+                "link": x.link or None,
+            }
+            for x in c.checklist()
+        ]
+    )
+
+
+def checklist() -> None:
+    st.subheader("The checklist, run", anchor=False)
+    try:
+        _linked(_checklist(), "The module's nine checks, run")
+    except ScenarioError as error:
+        st.error(str(error))

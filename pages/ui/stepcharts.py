@@ -1,0 +1,112 @@
+"""Charts of costs: functions from plain tables to an Altair chart. No Streamlit, no computing."""
+
+import altair as alt
+import pandas as pd
+
+from .charts import MARK
+
+PARTS = {  # light, dark
+    "weights": ("#5e1f4f", "#e25fb5"),
+    "KV": ("#b07aa1", "#f3b3dc"),
+    "GEMM": ("#1b9e77", "#2fe0b5"),
+    "attention": ("#8fd0b5", "#a9f2dc"),
+    "network": ("#8a4dff", "#a06bff"),
+    "overhead": ("#8a8f98", "#9aa0aa"),
+    "hidden by overlap": ("#d1242f", "#ff6b6b"),
+}
+HOW = (["#1b9e77", "#5e1f4f", "#8a4dff"], ["#2fe0b5", "#e25fb5", "#a06bff"])
+INK = ("#1f2328", "#fafafa")
+
+
+def bars(rows: pd.DataFrame, dark: bool):
+    """rows: (how, part, ms), stacked in that order; what overlap hides goes to the left."""
+    shown = [name for name in PARTS if rows.loc[rows["part"] == name, "ms"].abs().max() > 0]
+    rows = rows.assign(order=rows["part"].map({name: k for k, name in enumerate(PARTS)}))
+    return (
+        alt.Chart(rows[rows["part"].isin(shown)])
+        .mark_bar()
+        .encode(
+            x=alt.X("ms:Q", title="ms", stack="zero"),
+            y=alt.Y("how:N", sort=None, title=None),
+            color=alt.Color("part:N", sort=shown, title=None)
+            .scale(domain=shown, range=[PARTS[name][dark] for name in shown])
+            .legend(orient="top", columns=4),
+            order="order:Q",
+            tooltip=["how:N", "part:N", alt.Tooltip("ms:Q", format=",.3f")],
+        )
+        .properties(height=130)
+    )
+
+
+def roofline(roof: pd.DataFrame, points: pd.DataFrame, ridge: float, dark: bool):
+    """roof and points: (intensity, tflops), log by log; a rule at the ridge."""
+    x = alt.X("intensity:Q", title="FLOP per byte read (log)").scale(type="log", nice=False)
+    y = alt.Y("tflops:Q", title="TFLOP/s (log)").scale(type="log", nice=False)
+    line = alt.Chart(roof).mark_line(color=INK[dark], strokeWidth=2).encode(x=x, y=y)
+    edge = alt.Chart(pd.DataFrame({"intensity": [ridge]})).mark_rule(
+        color=MARK[dark], strokeDash=[4, 3]
+    )
+    base = alt.Chart(points).encode(x=x, y=y)
+    tips = [
+        "name:N",
+        alt.Tooltip("intensity:Q", format=",.1f", title="FLOP/B"),
+        alt.Tooltip("tflops:Q", format=",.1f", title="TFLOP/s"),
+    ]
+    dots = base.mark_point(filled=True, size=110, color=HOW[dark][0]).encode(tooltip=tips)
+    names = base.mark_text(align="left", dx=8, dy=4, color=INK[dark]).encode(text="name:N")
+    return alt.layer(line, edge.encode(x=x), dots, names).properties(height=280)
+
+
+def curve(rows: pd.DataFrame, y: str, title: str, mark: float | None, dark: bool):
+    """rows: (how, x, y); a rule at `mark`."""
+    base = alt.Chart(rows).encode(
+        x=alt.X("x:Q", title=title),
+        y=alt.Y(f"{y}:Q", title=y),
+        color=alt.Color("how:N", sort=None, title=None).scale(range=HOW[dark]).legend(orient="top"),
+        tooltip=["how:N", alt.Tooltip("x:Q", title=title), alt.Tooltip(f"{y}:Q", format=",.2f")],
+    )
+    layers = [base.mark_line()]
+    if mark is not None:
+        at = alt.Chart(pd.DataFrame({"x": [mark], "text": [f"{mark:,.0f}"]})).encode(x="x:Q")
+        layers += [
+            at.mark_rule(color=MARK[dark], strokeDash=[4, 3]),
+            at.mark_text(color=MARK[dark], align="left", dx=4).encode(
+                text="text:N", y=alt.value(8)
+            ),
+        ]
+    return alt.layer(*layers).properties(height=240)
+
+
+def predicted(rows: pd.DataFrame, dark: bool):
+    """rows of sim.fidelity.table: predicted against measured, one panel a figure, log by log."""
+    panels = []
+    for figure, part in rows.groupby("figure", sort=False):
+        low = 0.8 * float(part[["measured", "predicted"]].min().min())
+        high = 1.25 * float(part[["measured", "predicted"]].max().max())
+        scale = alt.Scale(type="log", domain=[low, high], nice=False)
+        line = pd.DataFrame({"measured": [low, high], "predicted": [low, high]})
+        unit = part["unit"].iloc[0]
+        x = alt.X("measured:Q", title=f"measured, {unit}", scale=scale)
+        y = alt.Y("predicted:Q", title=f"predicted, {unit}", scale=scale)
+        dots = (
+            alt.Chart(part)
+            .mark_point(filled=True, size=90, opacity=0.85)
+            .encode(
+                x=x,
+                y=y,
+                color=alt.Color("group:N", title=None)
+                .scale(range=HOW[dark])
+                .legend(orient="bottom"),
+                shape=alt.Shape("scored:N", title="scored").legend(orient="bottom"),
+                tooltip=[
+                    "record:N",
+                    alt.Tooltip("measured:Q", format=",.2f"),
+                    alt.Tooltip("predicted:Q", format=",.2f"),
+                    alt.Tooltip("error:Q", format="+.1f", title="error, %"),
+                    alt.Tooltip("load:Q", format=".2f"),
+                ],
+            )
+        )
+        ideal = alt.Chart(line).mark_line(color=INK[dark], strokeDash=[4, 3]).encode(x=x, y=y)
+        panels.append(alt.layer(ideal, dots).properties(title=str(figure), width=250, height=250))
+    return alt.hconcat(*panels).resolve_scale(color="shared", shape="shared")

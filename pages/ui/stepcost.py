@@ -1,0 +1,219 @@
+"""The parts of the page that takes one step apart."""
+
+from dataclasses import replace
+
+import pandas as pd
+import streamlit as st
+
+from sim.anatomy import (
+    MODULE,
+    Step,
+    free_chunk,
+    full_tpot,
+    intensity,
+    lone_ttft,
+    parts,
+    ridge,
+    step_ms,
+)
+from sim.hardware import DEVICES
+from sim.pricing import StepCost
+from sim.scenario import Scenario
+
+from . import costing, stepcharts
+from .compare import dark
+
+EXAMPLES = {
+    "Llama-3.1-8B on an H100 SXM, as fitted": (costing.FIRST, Step(decodes=32, prefill=0)),
+    "Module 08: 32 decodes on its 8B": (MODULE["decode"], Step(decodes=32)),
+    "Module 08: a prompt of 2048 on its 7B": (
+        MODULE["prefill"],
+        Step(decodes=0, context=1, prefill=2048),
+    ),
+    "Module 08: a chunk of 120 beside 32 decodes": (
+        MODULE["prefill"],
+        Step(decodes=32, context=1, prefill=120),
+    ),
+}
+
+
+def controls() -> tuple[StepCost, Step]:
+    state = st.session_state
+    with st.sidebar:
+        st.title("Step cost", anchor=False)
+        st.selectbox("Start from", EXAMPLES, key="step.example", on_change=_load)
+        if "step.decodes" not in state or "cost.device" not in state:
+            _load()
+        step = Step(
+            decodes=st.slider("Decoding sequences", 0, 512, key="step.decodes"),
+            context=st.slider("Context of each, tokens", 1, 32_768, key="step.context"),
+            prefill=st.slider("Prompt tokens in the step", 0, 8_192, key="step.prefill"),
+            before=st.slider("Of that prompt, tokens before", 0, 131_072, key="step.before"),
+        )
+        cost = costing.roofline()
+    return cost, step
+
+
+def _load() -> None:
+    state = st.session_state
+    cost, step = EXAMPLES[state.get("step.example", next(iter(EXAMPLES)))]
+    costing.load(cost)
+    for name in ("decodes", "context", "prefill", "before"):
+        state[f"step.{name}"] = getattr(step, name)
+
+
+def verdict(cost: StepCost, step: Step) -> None:
+    """The step in a sentence, and its two figures."""
+    ms, shares = step_ms(cost, step), parts(cost, step)
+    if step.decodes + step.prefill == 0:
+        st.info("An empty step: raise the decoding sequences or the prompt tokens.")
+        st.stop()
+    largest = max(shares, key=lambda name: shares[name])
+    st.subheader(
+        f"This step takes {ms:,.2f} ms: {largest} is {100 * shares[largest] / ms:.0f} % of it.",
+        anchor=False,
+    )
+    columns = st.columns(4)
+    free = free_chunk(cost, step.decodes)
+    columns[0].metric("Step", f"{ms:,.2f} ms")
+    columns[1].metric("Output of the decodes", f"{1e3 * step.decodes / ms:,.0f} tok/s")
+    columns[2].metric(
+        f"Chunk that rides along beside {step.decodes} decodes",
+        f"{free:,} tokens",
+        help="From this many prompt tokens on, computing takes longer than reading the weights",
+    )
+    columns[3].metric("… beside none", f"{free_chunk(cost, 0):,} tokens")
+
+
+def bars(cost: StepCost, step: Step) -> None:
+    """What the step is made of, with memory and compute added, as fitted, and overlapped."""
+    rows = [
+        {"how": name, "part": part, "ms": ms}
+        for name, overlap in _overlaps(cost).items()
+        for part, ms in parts(_with(cost, overlap=overlap), step).items()
+    ]
+    st.altair_chart(
+        stepcharts.bars(pd.DataFrame(rows), dark()), alt="Parts of the step in ms", key="step-bars"
+    )
+
+
+def _overlaps(cost: StepCost) -> dict[str, float]:
+    own = cost.knobs.overlap
+    between = {} if own in (0.0, 1.0) else {f"overlap {own:g}": own}
+    return {"sum": 0.0} | between | {"max": 1.0}
+
+
+def _with(cost: StepCost, **knobs: float) -> StepCost:
+    kept = tuple((n, v) for n, v in cost.numbers if n not in knobs)
+    return replace(cost, numbers=(*kept, *knobs.items()))
+
+
+def roofline(cost: StepCost, step: Step) -> None:
+    """Where the step and its halves sit under the device's roof."""
+    device, llm = DEVICES[cost.device], cost.model
+    edge = ridge(device, llm)
+    points = {"this step": step}
+    if step.decodes and step.prefill:
+        points |= {"its decodes": replace(step, prefill=0), "its prompt": replace(step, decodes=0)}
+    rows = []
+    for name, part in points.items():
+        x, y = intensity(cost, part)
+        rows.append({"name": name, "intensity": x, "tflops": y})
+    roof = pd.DataFrame(
+        {
+            "intensity": [0.5, edge, 20 * edge],
+            "tflops": [0.5 * device.bandwidth_tb_s, edge * device.bandwidth_tb_s]
+            + [edge * device.bandwidth_tb_s],
+        }
+    )
+    st.subheader("Under the roof", anchor=False)
+    left, right = st.columns([3, 2])
+    with left:
+        st.altair_chart(
+            stepcharts.roofline(roof, pd.DataFrame(rows), edge, dark()),
+            alt="Roofline of the device with this step",
+            key="step-roof",
+        )
+    right.markdown(
+        f"The ridge of the {device.label} lies at **{edge:.0f} FLOP a byte**"
+        f" ({edge * device.bandwidth_tb_s:,.0f} TFLOP/s over {device.bandwidth_tb_s:g} TB/s); at"
+        f" MFU {cost.knobs.mfu:.2g} and MBU {cost.knobs.mbu:.2g} at"
+        f" {edge * cost.knobs.mfu / cost.knobs.mbu:.0f}. Left of it a step waits for memory, right"
+        " of it for arithmetic: decodes sit left, prompts right."
+    )
+
+
+def curves(cost: StepCost, step: Step) -> None:
+    """Step time and output against the batch, and against the chunk."""
+    batches = sorted({*range(1, 17), *range(16, 513, 8)})
+    kinds = _overlaps(cost)
+    rows, chunks = [], []
+    for name, overlap in kinds.items():
+        own = _with(cost, overlap=overlap)
+        for n in batches:
+            ms = step_ms(own, replace(step, decodes=n, prefill=0))
+            rows.append({"how": name, "x": n, "ms": ms, "tok/s": 1e3 * n / ms})
+        for n in range(0, 1025, 8):
+            ms = step_ms(own, replace(step, prefill=n))
+            chunks.append({"how": name, "x": n, "ms": ms})
+    st.subheader("Against batch size and chunk", anchor=False)
+    batch, chunk = pd.DataFrame(rows), pd.DataFrame(chunks)
+    for column, (data, y, title, mark) in zip(
+        st.columns(3),
+        (
+            (batch, "ms", "decoding sequences", None),
+            (batch, "tok/s", "decoding sequences", None),
+            (
+                chunk,
+                "ms",
+                f"prompt tokens beside {step.decodes} decodes",
+                free_chunk(cost, step.decodes),
+            ),
+        ),
+        strict=True,
+    ):
+        column.altair_chart(
+            stepcharts.curve(data, y, title, mark, dark()),
+            alt=f"{y} against {title}",
+            key=f"step-{y}-{title[:8]}",
+        )
+
+
+def formulas(cost: StepCost, step: Step) -> None:
+    """TTFT and TPOT by formula beside the simulation."""
+    prompt = min(max(step.prefill + step.before, 1), 32_768)
+    chunk = max(1, min(prompt, 2_048))
+    rows = []
+    formula, simulated = lone_ttft(cost, prompt, chunk)
+    rows.append((f"TTFT of {prompt:,} tokens alone, chunks of {chunk:,}",
+                 "front end + sum of its chunks' steps", formula, simulated))  # fmt: skip
+    if step.decodes:
+        formula, simulated = full_tpot(cost, step.decodes, step.context)
+        rows.append((f"TPOT of {step.decodes} sequences around {step.context:,} tokens",
+                     "a step at the mean context", formula, simulated))  # fmt: skip
+    st.subheader("By formula and by simulation", anchor=False)
+    st.dataframe(
+        pd.DataFrame(rows, columns=["what", "formula", "by formula, ms", "simulated, ms"]),
+        hide_index=True,
+        alt="TTFT and TPOT by formula beside the simulation",
+        column_config={
+            name: st.column_config.NumberColumn(format="%.3f")
+            for name in ("by formula, ms", "simulated, ms")
+        },
+    )
+
+
+def provenance(cost: StepCost) -> str:
+    asked = Scenario(model=cost).to_query()
+    st.page_link(
+        "pages/compare.py",
+        label="Compare policies at this cost",
+        icon=":material/compare_arrows:",
+        query_params=asked,
+    )
+    llm = cost.model
+    return (
+        f"{cost.label}. {llm.params / 1e9:.3g} billion parameters of {llm.weight_bytes:g} bytes,"
+        f" {llm.kv_per_token / 1024:,.0f} KiB of KV a token. Sources: {DEVICES[cost.device].source};"
+        f" {llm.source}. Knobs: see Fidelity."
+    )
