@@ -21,6 +21,9 @@ page = st.navigation(
         st.Page("pages/module_08.py", title="Module 08", icon=":material/school:"),
     ]
 )
+if wanted := st.session_state.pop("wanted", None):
+    st.session_state.elsewhere = True
+    st.switch_page(wanted)
 if page is compare:
     controls.presets()
     st.session_state.scenario, st.session_state.notices = controls.scenario()

@@ -2,8 +2,9 @@
 
 import streamlit as st
 
-from pages.ui import predictions
+from pages.ui import predictions, share
 
+share.at_home("pages/fidelity.py")
 rows, problems = predictions.scored()
 predictions.verdict(rows)
 predictions.chart(rows)

@@ -2,8 +2,9 @@
 
 import streamlit as st
 
-from pages.ui import module
+from pages.ui import module, share
 
+share.at_home("pages/module_08.py")
 module.verdict()
 module.claims()
 module.static_batch()

@@ -2,8 +2,9 @@
 
 import streamlit as st
 
-from pages.ui import stepcost
+from pages.ui import share, stepcost
 
+share.at_home("pages/step_cost.py")
 cost, step = stepcost.controls()
 stepcost.verdict(cost, step)
 stepcost.bars(cost, step)

@@ -381,7 +381,6 @@ def table(rows: Sequence[Scored]) -> pd.DataFrame:
         [
             {
                 "record": row.record.id,
-                "group": group(row),
                 "load": row.rho,
                 "figure": label,
                 "unit": unit,
@@ -389,8 +388,9 @@ def table(rows: Sequence[Scored]) -> pd.DataFrame:
                 "predicted": row.predicted[name],
                 "error": 100 * row.error(name),
                 "scored": row.counts(name),
+                "why not": "; ".join(row.record.doubts) or why_unscored(row, name),
+                "group": group(row),
                 "fitted on": row.fitted_on,
-                "why": "; ".join(row.record.doubts) or why_unscored(row, name),
                 "source": row.record.source,
             }
             for row in rows

@@ -99,7 +99,7 @@ def _loads(link: str, trace: str, _scenario, _workload) -> dict[str, float]:
 
 
 def load(runs: Sequence[Run], scenario: Scenario) -> None:
-    """How much of what each variant can serve is asked of it; on request, how sure that makes us."""
+    """How much of what each variant can serve is asked of it; on request, how sure that is."""
     workload = draw(scenario.traffic, controls.trace())
     loads = _loads(scenario.link(), scenario.traffic.trace, scenario, workload)
     if any(math.isnan(rho) for rho in loads.values()):

@@ -1,4 +1,4 @@
-"""The cost model in the sidebar: which one, of which model on which device, and with which knobs."""
+"""The cost model in the sidebar: which one, of which model on which device, with which knobs."""
 
 import streamlit as st
 
@@ -54,9 +54,9 @@ def roofline() -> StepCost:
         st.error(problem)
     with st.popover("Knobs", icon=":material/tune:", width="stretch"):
         for name, p in KNOB.items():
-            step = 1.0 if isinstance(p.default, int) else 0.01
+            low, high, step = float(p.low), float(p.high), 1.0 if p.unit == "devices" else 0.01
             st.number_input(
-                p.label, p.low, p.high, step=step, format="%.6g", key=f"cost.{name}", help=p.span
+                p.label, low, high, step=step, format="%.6g", key=f"cost.{name}", help=p.span
             )
     device, llm = state["cost.device"], state["cost.llm"]
     usual = StepCost("roofline", device, llm if llm in LLMS else FIRST.llm).knobs
@@ -94,7 +94,7 @@ def _calibrated() -> StepCost:
         key="cost.steps",
         type="csv",
         on_change=_take_steps,
-        help=f"A CSV with ms and of {', '.join(calibrate.COUNTED)} what was counted, one row a step",
+        help=f"A CSV, a row a step: ms, and of {', '.join(calibrate.COUNTED)} what was counted",
     )
     if problem := state.get("cost.problem"):
         st.error(problem)

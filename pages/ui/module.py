@@ -30,9 +30,9 @@ def _claims() -> pd.DataFrame:
                 "claim": claim.claim,
                 "verdict": claim.verdict,
                 "computed": claim.computed,
-                "inputs": claim.inputs,
-                "note": claim.note,
                 "link": claim.link or None,
+                "note": claim.note,
+                "inputs": claim.inputs,
             }
             for claim in c.arithmetic()
         ]
@@ -50,20 +50,15 @@ def verdict() -> None:
     )
 
 
-def _linked(table: pd.DataFrame, alt: str) -> None:
+def _linked(table: pd.DataFrame) -> None:
+    """As a table that wraps, the links in Markdown."""
     host = share.host()
-    table = table.assign(link=table["link"].map(lambda at: f"{host}{at}" if at else None))
-    st.dataframe(
-        table,
-        hide_index=True,
-        height=35 * (len(table) + 1) + 3,
-        alt=alt,
-        column_config={"link": st.column_config.LinkColumn("shown", display_text="open")},
-    )
+    shown = table["link"].map(lambda at: f"[open]({host}{at})" if at else "")
+    st.table(table.assign(link=shown).set_index("#"), border="horizontal")
 
 
 def claims() -> None:
-    _linked(_claims(), "Claims of the module with computed values and verdicts")
+    _linked(_claims())
 
 
 def static_batch() -> None:
@@ -149,7 +144,7 @@ def _checklist() -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "#": x.number,
+                "#": str(x.number),
                 "claim": x.claim,
                 "verdict": words[x.holds],
                 "measured": x.measured,
@@ -163,6 +158,6 @@ def _checklist() -> pd.DataFrame:
 def checklist() -> None:
     st.subheader("The checklist, run", anchor=False)
     try:
-        _linked(_checklist(), "The module's nine checks, run")
+        _linked(_checklist())
     except ScenarioError as error:
         st.error(str(error))

@@ -50,8 +50,8 @@ def verdict(rows: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     )
     st.markdown(
         "Throughput is scored in saturation only: below it, it echoes the offered rate. TTFT is not"
-        f" scored at a load from {fidelity.NEAR:g} to {fidelity.SATURATED:g}, where a small error in"
-        " the step time is a large one in the queue. Records of an unnamed device or of unknown"
+        f" scored at a load from {fidelity.NEAR:g} to {fidelity.SATURATED:g}, where a small error"
+        " in the step time is a large one in the queue. Records of an unnamed device or of unknown"
         " flags count apart."
     )
 
@@ -88,8 +88,8 @@ def provenance() -> str:
     knobs = PRESETS["h100-sxm"]
     fitted = ", ".join(f"{n} {getattr(knobs, n):.4g}" for n in (*fidelity.FITTED, "front_ms"))
     return (
-        f"Fitted once: {fitted}, to TPOT (front_ms to TTFT) of {', '.join(fidelity.FITTED_ON)}. Each"
-        f" of these is scored by a fit without it. Set, not fitted: MBU {knobs.mbu:g}, overlap"
+        f"Fitted once: {fitted}, to TPOT (front_ms to TTFT) of {', '.join(fidelity.FITTED_ON)}."
+        f" Each of these is scored by a fit without it. Set, not fitted: MBU {knobs.mbu:g}, overlap"
         f" {knobs.overlap:g}. Other devices take these knobs over. `python -m sim fidelity FILE`"
         " prints the same."
     )

@@ -11,6 +11,13 @@ from sim.workload import Workload, draw
 KEPT_REQUESTS = 2_000_000  # rows of runs that stay at hand for all viewers
 
 
+def at_home(path: str) -> None:
+    """A server's first visitor may come at a page of its own, where app.py has not run."""
+    if "elsewhere" not in st.session_state:
+        st.session_state.wanted = path
+        st.switch_page("app.py")
+
+
 def address() -> dict[str, list[str]]:
     return {name: st.query_params.get_all(name) for name in st.query_params}
 

@@ -34,7 +34,7 @@ def bars(rows: pd.DataFrame, dark: bool):
             order="order:Q",
             tooltip=["how:N", "part:N", alt.Tooltip("ms:Q", format=",.3f")],
         )
-        .properties(height=130)
+        .properties(height=260)
     )
 
 
@@ -52,9 +52,14 @@ def roofline(roof: pd.DataFrame, points: pd.DataFrame, ridge: float, dark: bool)
         alt.Tooltip("intensity:Q", format=",.1f", title="FLOP/B"),
         alt.Tooltip("tflops:Q", format=",.1f", title="TFLOP/s"),
     ]
-    dots = base.mark_point(filled=True, size=110, color=HOW[dark][0]).encode(tooltip=tips)
-    names = base.mark_text(align="left", dx=8, dy=4, color=INK[dark]).encode(text="name:N")
-    return alt.layer(line, edge.encode(x=x), dots, names).properties(height=280)
+    dots = base.mark_point(filled=True, size=110, opacity=1).encode(
+        tooltip=tips,
+        color=alt.Color("name:N", sort=None, title=None)
+        .scale(range=HOW[dark])
+        .legend(orient="top"),
+        shape=alt.Shape("name:N", sort=None, title=None),
+    )
+    return alt.layer(line, edge.encode(x=x), dots).properties(height=300)
 
 
 def curve(rows: pd.DataFrame, y: str, title: str, mark: float | None, dark: bool):
@@ -108,5 +113,5 @@ def predicted(rows: pd.DataFrame, dark: bool):
             )
         )
         ideal = alt.Chart(line).mark_line(color=INK[dark], strokeDash=[4, 3]).encode(x=x, y=y)
-        panels.append(alt.layer(ideal, dots).properties(title=str(figure), width=250, height=250))
+        panels.append(alt.layer(ideal, dots).properties(title=str(figure), width=190, height=190))
     return alt.hconcat(*panels).resolve_scale(color="shared", shape="shared")

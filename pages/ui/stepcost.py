@@ -24,7 +24,7 @@ from . import costing, stepcharts
 from .compare import dark
 
 EXAMPLES = {
-    "Llama-3.1-8B on an H100 SXM, as fitted": (costing.FIRST, Step(decodes=32, prefill=0)),
+    "Llama-3.1-8B on an H100 SXM, as fitted": (costing.FIRST, Step(decodes=32, prefill=128)),
     "Module 08: 32 decodes on its 8B": (MODULE["decode"], Step(decodes=32)),
     "Module 08: a prompt of 2048 on its 7B": (
         MODULE["prefill"],
@@ -34,6 +34,16 @@ EXAMPLES = {
         MODULE["prefill"],
         Step(decodes=32, context=1, prefill=120),
     ),
+}
+
+
+SAID = {
+    "weights": "reading the weights",
+    "KV": "reading the KV",
+    "GEMM": "the matrix products",
+    "attention": "attention",
+    "network": "the all-reduces",
+    "overhead": "overhead",
 }
 
 
@@ -70,7 +80,8 @@ def verdict(cost: StepCost, step: Step) -> None:
         st.stop()
     largest = max(shares, key=lambda name: shares[name])
     st.subheader(
-        f"This step takes {ms:,.2f} ms: {largest} is {100 * shares[largest] / ms:.0f} % of it.",
+        f"This step takes {ms:,.2f} ms; {SAID[largest]} would alone take"
+        f" {100 * shares[largest] / ms:.0f} % of that.",
         anchor=False,
     )
     columns = st.columns(4)
@@ -78,7 +89,7 @@ def verdict(cost: StepCost, step: Step) -> None:
     columns[0].metric("Step", f"{ms:,.2f} ms")
     columns[1].metric("Output of the decodes", f"{1e3 * step.decodes / ms:,.0f} tok/s")
     columns[2].metric(
-        f"Chunk that rides along beside {step.decodes} decodes",
+        f"Free chunk beside {step.decodes}",
         f"{free:,} tokens",
         help="From this many prompt tokens on, computing takes longer than reading the weights",
     )
@@ -94,6 +105,10 @@ def bars(cost: StepCost, step: Step) -> None:
     ]
     st.altair_chart(
         stepcharts.bars(pd.DataFrame(rows), dark()), alt="Parts of the step in ms", key="step-bars"
+    )
+    st.caption(
+        "What overlap hides is drawn to the left of 0: the step takes the bar's right end less its"
+        " left one."
     )
 
 
@@ -181,7 +196,7 @@ def curves(cost: StepCost, step: Step) -> None:
 
 def formulas(cost: StepCost, step: Step) -> None:
     """TTFT and TPOT by formula beside the simulation."""
-    prompt = min(max(step.prefill + step.before, 1), 32_768)
+    prompt = min(step.prefill + step.before or step.context, 32_768)
     chunk = max(1, min(prompt, 2_048))
     rows = []
     formula, simulated = lone_ttft(cost, prompt, chunk)
@@ -214,6 +229,6 @@ def provenance(cost: StepCost) -> str:
     llm = cost.model
     return (
         f"{cost.label}. {llm.params / 1e9:.3g} billion parameters of {llm.weight_bytes:g} bytes,"
-        f" {llm.kv_per_token / 1024:,.0f} KiB of KV a token. Sources: {DEVICES[cost.device].source};"
-        f" {llm.source}. Knobs: see Fidelity."
+        f" {llm.kv_per_token / 1024:,.0f} KiB of KV a token."
+        f" Sources: {DEVICES[cost.device].source}; {llm.source}. Knobs: see Fidelity."
     )
