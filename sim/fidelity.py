@@ -28,6 +28,7 @@ from .state import Limits
 from .workload import Workload
 
 FITTED = ("overhead_ms", "mfu", "host_ms")  # to TPOT; front_ms follows from TTFT
+START = Knobs(overhead_ms=1.5, mfu=0.6, host_ms=0.01)  # none of the figures to be predicted
 FITTED_ON = (
     "kubecon25-base-stage0",
     "kubecon25-base-stage3",
@@ -275,7 +276,7 @@ def read(text: str) -> tuple[list[Record], list[str]]:
     return records, problems
 
 
-def fit(records: Sequence[Record], start: Knobs = PRESETS["h100-sxm"], rounds: int = 6) -> Knobs:
+def fit(records: Sequence[Record], start: Knobs = START, rounds: int = 10) -> Knobs:
     """FITTED by least squares of log TPOT (Gauss-Newton, damped); then front_ms, the median of what
     TTFT lacks at a load below NEAR."""
     knobs, damping = replace(start, front_ms=0.0), 1e-3
@@ -305,7 +306,7 @@ def fit(records: Sequence[Record], start: Knobs = PRESETS["h100-sxm"], rounds: i
             damping *= 5
         if better is None:
             break
-        done = off @ off - better[1] @ better[1] < 1e-8
+        done = off @ off - better[1] @ better[1] < 1e-7
         knobs, off = better
         if done:
             break

@@ -9,7 +9,7 @@ from .costs import COSTS
 from .engine import DONE, FULL, STUCK, simulate
 from .parameter import ScenarioError
 from .policies import POLICIES, in_force
-from .scenario import Scenario, Variant
+from .scenario import MAX_MEMORY_MB, Scenario, Variant
 from .state import (
     ADMITTED,
     BLOCKS,
@@ -186,6 +186,12 @@ def serve(
     stretch = stretch and COSTS[cost].steady
     while (state := simulate(plan, ms, coef, s, limits, stretch, SLICE)) != DONE:
         if state == FULL:
+            if s.steps.nbytes > 1e6 * MAX_MEMORY_MB / 4:
+                raise ScenarioError(
+                    f"{policy} records {s.n.steps:,} steps for {s.n.finished:,} requests of"
+                    f" {len(s.requests):,}: ask for fewer, or raise SLOTSCOPE_MAX_MEMORY_MB above"
+                    f" {MAX_MEMORY_MB:,}"
+                )
             s = enlarged(s)
         elif state == STUCK:
             raise ScenarioError(_stuck(s, policy, inside))

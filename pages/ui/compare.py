@@ -105,15 +105,16 @@ def load(runs: Sequence[Run], scenario: Scenario) -> None:
     if any(math.isnan(rho) for rho in loads.values()):
         st.caption("Load: a closed loop offers what is served.")
         return
-    said = ", ".join(f"{label} {rho:.2f}" for label, rho in loads.items())
-    st.markdown(f"Load (offered over capacity): {said}.")
-    near = [label for label, rho in loads.items() if rho > NEAR]
-    if near:
-        st.warning(
-            f"Above {NEAR:g} a small error in the step time is a large one in TTFT, and another"
-            f" seed gives another figure: {', '.join(map(plain, near))}."
-        )
-    _certainty(scenario)
+    said = ", ".join(f"{plain(label)} {rho:.2f}" for label, rho in loads.items())
+    near = any(rho > NEAR for rho in loads.values())
+    warning = (
+        f" :orange[Above {NEAR:g} a small error in the step time is a large one in TTFT, and another"
+        " seed gives another figure.]"
+    )
+    left, right = st.columns([5, 1], vertical_alignment="center")
+    left.markdown(f"Load (offered over capacity): {said}.{warning if near else ''}")
+    with right:
+        _certainty(scenario)
 
 
 @st.fragment

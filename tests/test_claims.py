@@ -1,0 +1,90 @@
+"""Each figure of the module's claims, from named inputs to the printed precision; the verdicts."""
+
+import pytest
+
+from sim import claims as c
+from sim.anatomy import MODULE, Step, full_tpot, lone_ttft, parts, step_ms
+from sim.pricing import StepCost
+
+BY_NUMBER = {claim.number: claim for claim in c.arithmetic()}
+
+FIGURES = {
+    "1": [4.776],
+    "2": [128],
+    "3": [512, 4],
+    "4": [6.06],
+    "5": [512, 1.463],
+    "6": [5282, 209, 25.2],
+    "7": [989],
+    "8": [14.69],
+    "9": [5.10, 10.2, 230, 1570, 6.8],
+    "11": [16, 53.7],
+    "12": [29.77, 74.4],
+    "13": [4.49],
+    "14": [295, 118, 148],
+    "15": [35, 72.8, 17.4],
+    "16": [87],
+    "17": [18, 75.2],
+    "18": [4.8],
+}
+VERDICTS = {
+    "4": "unit slip",
+    "7": "contradicts",
+    "10": "holds only when one batch is waited for",
+    "12": "holds only when attention is left out",
+    "13": "unit slip",
+    "16": "holds only when nobody decodes",
+    "17": "contradicts: off by one",
+    "19": "unchecked",
+}
+
+
+@pytest.mark.parametrize("number", FIGURES)
+def test_a_claims_figures_are_computed_to_the_printed_precision(number):
+    values = [value for _, value in BY_NUMBER[number].pairs]
+    for value, printed in zip(values, FIGURES[number], strict=True):
+        digits = len(f"{printed}".partition(".")[2])
+        assert value == pytest.approx(printed, abs=0.5001 * 10**-digits)
+
+
+@pytest.mark.parametrize("number", BY_NUMBER)
+def test_a_claims_verdict(number):
+    assert BY_NUMBER[number].verdict == VERDICTS.get(number, "holds")
+
+
+def test_a_verdict_follows_the_value():
+    right = c.Claim("0", "", "", ((4.78, 4.776),), "ms")
+    assert right.verdict == "holds"
+    assert c.Claim("0", "", "", ((4.78, 4.9),), "ms").verdict == "contradicts"
+    slipped = c.Claim("0", "", "", ((4.78, 4.9),), "ms", (("unit slip", (4.78,)),))
+    assert slipped.verdict == "unit slip"
+
+
+def test_a_chunk_of_120_beside_32_decodes_stretches_the_step_by_27_percent():
+    assert "5.32 ms, 27 % over the floor" in BY_NUMBER["16"].note
+
+
+def test_the_calls_of_exercise_08_2():
+    lengths = c.lengths_of_08_2()
+    assert sum(lengths) == 11_176
+    assert [calls[0] for calls in c.model_calls(lengths, 8).values()] == [2_395, 1_707]
+    assert [calls[0] for calls in c.model_calls(lengths, 32).values()] == [930, 752]
+
+
+def test_the_checklist_of_the_module():
+    checks = c.checklist(seeds=30)
+    assert [x.holds for x in checks] == [True, True, False, False, False, True, False, True, None]
+    assert checks[1].measured == "238 and 108 times"
+    assert checks[2].measured == "2.68 times"
+
+
+@pytest.mark.parametrize("step", [Step(), Step(decodes=0, prefill=512, before=64)])
+def test_the_parts_of_a_step_add_up(step):
+    for cost in (StepCost.parse("roofline/h100-sxm/llama-3.1-70b/tp=4"), *MODULE.values()):
+        assert sum(parts(cost, step).values()) == pytest.approx(step_ms(cost, step))
+
+
+def test_the_formulas_are_what_is_simulated():
+    cost = StepCost.parse("roofline/h100-sxm/llama-3.1-8b")
+    assert lone_ttft(cost, 5_000, 512)[0] == pytest.approx(lone_ttft(cost, 5_000, 512)[1])
+    assert full_tpot(cost, 16, 900)[0] == pytest.approx(full_tpot(cost, 16, 900)[1], rel=1e-3)
