@@ -108,8 +108,8 @@ def load(runs: Sequence[Run], scenario: Scenario) -> None:
     said = ", ".join(f"{plain(label)} {rho:.2f}" for label, rho in loads.items())
     near = any(rho > NEAR for rho in loads.values())
     warning = (
-        f" :orange[Above {NEAR:g} a small error in the step time is a large one in TTFT, and another"
-        " seed gives another figure.]"
+        f" :orange[Above {NEAR:g} a small error in the step time is a large one in TTFT, and"
+        " another seed gives another figure.]"
     )
     left, right = st.columns([5, 1], vertical_alignment="center")
     left.markdown(f"Load (offered over capacity): {said}.{warning if near else ''}")
