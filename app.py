@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.ui import controls
+from pages.ui import controls, share
 
 # Drawn here: an icon by name would be fetched from elsewhere.
 ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
@@ -10,9 +10,11 @@ ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
 <path fill="#4a8ac9" d="M6 2h9v3H6zM4 6.5h8v3H4zM8 11h7v3H8z"/></svg>"""
 
 st.set_page_config(page_title="Slotscope", page_icon=ICON, layout="wide")
-page = st.navigation(
-    [st.Page("pages/compare.py", title="Compare", icon=":material/compare_arrows:", default=True)]
+compare = st.Page(
+    "pages/compare.py", title="Compare", icon=":material/compare_arrows:", default=True
 )
-controls.presets()
-st.session_state.scenario, st.session_state.notices = controls.scenario()
+library = st.Page("pages/library.py", title="Library", icon=":material/photo_library:")
+page = st.navigation([compare, library])
+asked = controls.review if share.in_review() else controls.scenario
+st.session_state.scenario, st.session_state.notices = asked(page.url_path)
 page.run()

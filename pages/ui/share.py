@@ -6,7 +6,10 @@ import streamlit as st
 
 from sim.run import Run, serve_variant
 from sim.scenario import PAGE, Scenario
+from sim.store import StoreError
 from sim.workload import Workload, draw
+
+from . import keep
 
 KEPT_REQUESTS = 2_000_000  # rows of runs that stay at hand for all viewers
 
@@ -15,19 +18,42 @@ def address() -> dict[str, list[str]]:
     return {name: st.query_params.get_all(name) for name in st.query_params}
 
 
-def changed_address() -> dict[str, list[str]] | None:
-    """The address's scenario parameters, where it is not the one that the controls wrote."""
-    now = address()
-    if st.session_state.get("address") == now:
+def asked(page: str = "") -> tuple[Scenario, list[str]] | None:
+    """The scenario that the address asks for, where it is not the one that the controls wrote.
+
+    `?run=` names one that is kept here. Whoever goes to another page and asks for nothing there
+    takes the scenario along.
+    """
+    state, now = st.session_state, address()
+    turned = state.get("page", page) != page
+    state.page = page
+    query = {name: values for name, values in now.items() if name not in PAGE}
+    if state.get("address") == now or (turned and not query and "run" not in now):
         return None
     # A link from this page to itself changes what we read, and not what the browser shows.
-    st.session_state.came_by_link = "address" in st.session_state
-    st.session_state.address = now
-    return {name: values for name, values in now.items() if name not in PAGE}
+    state.came_by_link = "address" in state
+    state.address, state.opened = now, None
+    if "run" not in now:
+        return Scenario.from_query(query)
+    try:
+        content = keep.store().get(now["run"][-1])
+        scenario, problems = Scenario.from_query(keep.query_of(content))
+    except StoreError as error:
+        return Scenario(), [str(error)]
+    state.opened = content._replace(data=b""), scenario
+    return scenario, problems
+
+
+def opened(scenario: Scenario) -> keep.Content | None:
+    """What `?run=` opened, as long as the scenario is still that one; its data left out."""
+    content, of = st.session_state.get("opened") or (None, None)
+    return content if scenario == of else None
 
 
 def write_address(scenario: Scenario) -> None:
-    query = scenario.to_query() | {n: v for n, v in address().items() if n in PAGE}
+    content = opened(scenario)
+    query = {"run": [content.name]} if content else scenario.to_query()
+    query |= {n: v for n, v in address().items() if n in PAGE and n != "run"}
     if query != address() or st.session_state.pop("came_by_link", False):
         st.query_params.from_dict(query)
     st.session_state.address = query
@@ -53,6 +79,19 @@ def pick(request: int | None) -> None:
     else:
         st.query_params["request"] = str(request)
     st.session_state.address = address()
+
+
+def in_review() -> bool:
+    """Whether the link was sent to be read, not to be worked on."""
+    return "review" in st.query_params
+
+
+def link(scenario: Scenario, review: bool = False) -> str:
+    """The page's whole address for the scenario; for reading only, if so."""
+    content = opened(scenario)
+    path = f"/?run={content.name}" if content else scenario.link()
+    mark = ("&" if "?" in path else "?") + "review=1" if review else ""
+    return f"{host()}{path}{mark}"
 
 
 def host() -> str:
