@@ -21,10 +21,9 @@ from sim.scenario import (
     Scenario,
     Variant,
 )
-from sim.table import scenario_table
 from sim.traffic import ARRIVALS, Lengths, Traffic
 
-from . import keep, share
+from . import keep, share, tables
 from .links import LINKS
 from .words import plain
 
@@ -70,7 +69,12 @@ def review(page: str = "") -> tuple[Scenario, list[str]]:
         st.badge("Read-only", icon=":material/lock:")
         copy = {name: values for name, values in share.address().items() if name != "review"}
         st.page_link("pages/compare.py", label="Open a copy to change", query_params=copy)
-        st.table(scenario_table(scenario).T.drop_duplicates().T.map(plain), border="horizontal")
+        st.markdown(
+            "\n\n".join(
+                f"{plain(label)}  \n**{plain(value)}**"
+                for label, value in tables.said_once(scenario).items()
+            )
+        )
     return scenario, problems
 
 

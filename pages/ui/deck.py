@@ -54,7 +54,8 @@ def write(
 
     def slide(text: str, notes: str):
         new = deck.slides.add_slide(layout)
-        frame = new.placeholders[0].text_frame
+        assert new.shapes.title is not None  # the layout has one
+        frame = new.shapes.title.text_frame
         frame.vertical_anchor, frame.word_wrap = MSO_ANCHOR.MIDDLE, True
         _say(frame, text, 26 if len(text) < 110 else 20, bold=True)
         foot = new.shapes.add_textbox(EDGE, Inches(7.02), ROOM[0], Inches(0.35)).text_frame

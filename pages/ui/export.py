@@ -40,8 +40,8 @@ def _button(file: str, make: Callable[[], bytes], mime: str) -> None:
 def files(runs: Sequence[Run], scenario: Scenario) -> None:
     """A popover with the files of the whole comparison, made by a worker while one looks on."""
     with st.popover("Export", icon=":material/slideshow:"):
-        job = st.session_state.get("job")
-        pause = 0.5 if job and not job.is_over else None
+        st.session_state.polls = _is_making()
+        pause = 0.5 if st.session_state.polls else None
         st.fragment(_files, run_every=pause)(runs, scenario)
         st.markdown("**For a notebook**")
         st.code(snippet(scenario, share.host()), language="python")
@@ -56,10 +56,12 @@ def _files(runs: Sequence[Run], scenario: Scenario) -> None:
             key=f"make {kind}",
             help=file.about,
             width="stretch",
-            disabled=bool(job and not job.is_over),
+            disabled=_is_making(),
             on_click=_start,
             args=(kind, runs, scenario),
         )
+    if _is_making() != state.polls:  # only the whole page can begin to ask again and again, or end
+        st.rerun()
     if job is None:
         return
     if not job.is_over:
@@ -79,9 +81,11 @@ def _files(runs: Sequence[Run], scenario: Scenario) -> None:
             type="primary",
             width="stretch",
         )
-    if state.get("polled") and job.is_over:  # the page itself stops asking
-        state.polled = False
-        st.rerun()
+
+
+def _is_making() -> bool:
+    job = st.session_state.get("job")
+    return job is not None and not job.is_over
 
 
 def _start(kind: str, runs: Sequence[Run], scenario: Scenario) -> None:
@@ -89,7 +93,6 @@ def _start(kind: str, runs: Sequence[Run], scenario: Scenario) -> None:
     window = state.get("window") or opening_window(runs, scenario.baseline)
     state.job = Job(kind, View(scenario, list(runs), share.host(), window))
     state.job.progress()
-    state.polled = True
 
 
 def _stop() -> None:

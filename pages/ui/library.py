@@ -9,7 +9,6 @@ import streamlit as st
 from sim.metrics import FIGURES
 from sim.scenario import Scenario
 from sim.store import Saved, StoreError, day
-from sim.table import scenario_table
 
 from . import keep, share, tables, visitor
 from .words import plain
@@ -139,15 +138,12 @@ def figures_of(names: dict[str, Saved]) -> pd.DataFrame:
 
 def differences(names: dict[str, Saved]) -> pd.DataFrame:
     """Rows of the two scenarios whose values differ, those of all variants in one cell."""
-    cells = {}
-    for letter, saved in names.items():
-        table = scenario_table(Scenario.from_query(saved.about["scenario"])[0])
-        cells[letter] = {
-            row: " / ".join(dict.fromkeys(v for v in values if v) or ["–"])
-            for row, values in zip(table.index, table.to_numpy().tolist(), strict=True)
+    both = pd.DataFrame(
+        {
+            letter: tables.said_once(Scenario.from_query(saved.about["scenario"])[0])
+            for letter, saved in names.items()
         }
-        cells[letter]["Variants"] = " / ".join(table)
-    both = pd.DataFrame(cells).fillna("–")
+    ).fillna("–")
     return both.loc[both["A"] != both["B"]].map(plain)
 
 

@@ -5,4 +5,4 @@ import re
 
 def plain(text: str) -> str:
     """Markdown that shows `text` as it is: a title or an address may hold anything."""
-    return re.sub(r"([^A-Za-z0-9\s])", r"\\\1", " ".join(text.split()), flags=re.ASCII)
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", " ".join(text.split()))
