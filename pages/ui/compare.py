@@ -27,8 +27,7 @@ def dark() -> bool:
 
 def runs() -> tuple[Scenario, list[Run]]:
     """The scenario of the sidebar and its runs; where it can't be run, say why and stop."""
-    if "scenario" not in st.session_state:  # a server's first visitor, at this page's own path
-        st.switch_page("app.py")
+    share.enter()
     scenario, notices = st.session_state.scenario, st.session_state.notices
     _notice(notices)
     trace = controls.trace()

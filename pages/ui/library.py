@@ -18,6 +18,7 @@ PAGE_OF = 12  # cards
 
 def shelf() -> list[Saved]:
     """What the search leaves of the saved runs; the first page of it, or more if asked."""
+    share.enter()
     state = st.session_state
     left, right = st.columns([3, 2], vertical_alignment="bottom")
     search = left.text_input(

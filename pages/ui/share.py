@@ -14,6 +14,12 @@ from . import keep
 KEPT_REQUESTS = 2_000_000  # rows of runs that stay at hand for all viewers
 
 
+def enter() -> None:
+    """Send a server's first visitor, who came by a page's own path, through the entrypoint."""
+    if "scenario" not in st.session_state:
+        st.switch_page("app.py")
+
+
 def address() -> dict[str, list[str]]:
     return {name: st.query_params.get_all(name) for name in st.query_params}
 
@@ -28,7 +34,9 @@ def asked(page: str = "") -> tuple[Scenario, list[str]] | None:
     turned = state.get("page", page) != page
     state.page = page
     query = {name: values for name, values in now.items() if name not in PAGE}
-    if state.get("address") == now or (turned and not query and "run" not in now):
+    if turned and not query and "run" not in now and "scenario" in state:
+        return state.scenario, state.notices  # controls forget what they showed
+    if state.get("address") == now and not turned:
         return None
     # A link from this page to itself changes what we read, and not what the browser shows.
     state.came_by_link = "address" in state
