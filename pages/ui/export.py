@@ -90,6 +90,8 @@ def _is_making() -> bool:
 
 def _start(kind: str, runs: Sequence[Run], scenario: Scenario) -> None:
     state = st.session_state
+    if _is_making():  # a second click, before the page heard of the first
+        return
     window = state.get("window") or opening_window(runs, scenario.baseline)
     state.job = Job(kind, View(scenario, list(runs), share.host(), window))
     state.job.progress()

@@ -6,12 +6,14 @@ import sys
 import weakref
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 
 from .draw import ROOT
 from .files import FILES, View
 
 WORKERS = 2
 running: list[subprocess.Popen] = []
+turn = Lock()  # viewers ask at the same time
 
 
 class Job:
@@ -26,26 +28,32 @@ class Job:
 
     def progress(self) -> tuple[float, str]:
         """The share that is done, and what is being done. Call it now and then: it starts it."""
-        if not self.processes:
-            running[:] = [process for process in running if process.poll() is None]
-            if len(running) >= WORKERS:
-                return 0.0, "Waiting for other exports"
-            with (self.folder / "said").open("wb") as said:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "pages.ui.files", self.file.kind, str(self.folder)],
-                    cwd=ROOT,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=said,
-                    start_new_session=True,
-                )
-            self.processes.append(process)
-            running.append(process)
+        if not self.processes and not self._start():
+            return 0.0, "Waiting for other exports"
         told = self.folder / "progress"
         if not told.exists():
             return 0.0, "Starting"
         share, _, doing = told.read_text().partition(" ")
         return float(share), doing
+
+    def _start(self) -> bool:
+        """Start the worker, unless enough are at work."""
+        command = [sys.executable, "-m", "pages.ui.files", self.file.kind, str(self.folder)]
+        with turn, (self.folder / "said").open("wb") as said:
+            running[:] = [process for process in running if process.poll() is None]
+            if len(running) >= WORKERS:
+                return False
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,
+            )
+            self.processes.append(process)
+            running.append(process)
+        return True
 
     @property
     def is_over(self) -> bool:

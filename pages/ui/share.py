@@ -1,6 +1,7 @@
 """The address bar and the session: what a link says is what the controls show, and back."""
 
 from collections import OrderedDict
+from threading import Lock
 
 import streamlit as st
 
@@ -108,8 +109,9 @@ def host() -> str:
 
 
 @st.cache_resource(show_spinner=False)
-def _shelf() -> OrderedDict[tuple, Run]:
-    return OrderedDict()
+def _shelf() -> tuple[OrderedDict[tuple, Run], Lock]:
+    """Runs at hand, one shelf for all viewers; whoever touches it holds its lock."""
+    return OrderedDict(), Lock()
 
 
 def runs_of(scenario: Scenario, trace: Workload | None) -> list[Run]:
@@ -117,11 +119,12 @@ def runs_of(scenario: Scenario, trace: Workload | None) -> list[Run]:
 
     ScenarioError as `Scenario.check`. A control that moves meanwhile ends the run.
     """
-    shelf, runs, workload = _shelf(), [], None  # one for all viewers: another may drop a run
+    (shelf, lock), runs, workload = _shelf(), [], None  # another viewer may drop a run
     bar = st.empty()
     for variant in scenario.variants:
         key = (scenario.traffic, variant, scenario.limits_of(variant), scenario.cost_of(variant))
-        run = shelf.pop(key, None)
+        with lock:
+            run = shelf.pop(key, None)
         if run is None:
             if workload is None:
                 workload = draw(scenario.traffic, trace)
@@ -131,10 +134,12 @@ def runs_of(scenario: Scenario, trace: Workload | None) -> list[Run]:
                 bar.progress(done, f"Simulating {label}")
 
             run = serve_variant(scenario, variant, workload, go_on)
-        shelf[key] = run  # the one used last stands last
+        with lock:
+            shelf[key] = run  # the one used last stands last
         runs.append(run)
     bar.empty()
-    for key in list(shelf)[: -len(runs)]:
-        if sum(len(r.requests) for r in list(shelf.values())) > KEPT_REQUESTS:
-            shelf.pop(key, None)
+    with lock:
+        for key in list(shelf)[: -len(runs)]:
+            if sum(len(r.requests) for r in shelf.values()) > KEPT_REQUESTS:
+                shelf.pop(key, None)
     return runs

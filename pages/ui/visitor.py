@@ -47,7 +47,9 @@ def why_not() -> str:
     if "review" in st.query_params:
         return "This is a review link: open a copy to change or save anything."
     if login_is_on():
-        return "Log in to save runs and to delete your own."
+        return (
+            "Log in to save runs and to delete your own. That opens the page anew: keep the link."
+        )
     return (
         "Only the machine that serves this page may save here: open it as localhost, switch a"
         " login on, or set SLOTSCOPE_WRITE=anyone where everybody on the network is trusted."
