@@ -16,7 +16,7 @@ from .metrics import FIGURES, figures, unsupported
 from .parameter import written
 from .policies import POLICIES
 from .run import Run
-from .scenario import COSTING, LIMITS, PARAMETERS, SLO, TEXTS, Scenario
+from .scenario import COSTING, HOST, LIMITS, PARAMETERS, SLO, TEXTS, Scenario
 from .state import PHASES, REFUSALS, STOPS
 
 
@@ -72,6 +72,8 @@ def scenario_table(scenario: Scenario) -> pd.DataFrame:
     costs = [scenario.cost_of(variant) for variant in variants]
     for k, parameter in enumerate(COSTING.values()):
         rows[parameter.label] = [written(cost[k]) for cost in costs]
+    for parameter in HOST.values():
+        rows[parameter.label] = [written(scenario.host_of(v)) for v in variants]
     for name, parameter in SLO.items():
         rows[parameter.label] = [written(scenario.value(name))] * len(variants)
     return pd.DataFrame.from_dict(rows, orient="index", columns=[v.label for v in variants])

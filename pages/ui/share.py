@@ -122,7 +122,13 @@ def runs_of(scenario: Scenario, trace: Workload | None) -> list[Run]:
     (shelf, lock), runs, workload = _shelf(), [], None  # another viewer may drop a run
     bar = st.empty()
     for variant in scenario.variants:
-        key = (scenario.traffic, variant, scenario.limits_of(variant), scenario.cost_of(variant))
+        key = (
+            scenario.traffic,
+            variant,
+            scenario.limits_of(variant),
+            scenario.cost_of(variant),
+            scenario.host_of(variant),
+        )
         with lock:
             run = shelf.pop(key, None)
         if run is None:
