@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from playwright.sync_api import expect
 from streamlit.testing.v1 import AppTest
-from test_browser import PLAIN as FILE
-from test_browser import headline, idle, path, settled, upload, verdict
+from test_browser import headline, idle, settled, verdict
 from test_pages import PLAIN, ROOT, Dashboard, served  # noqa: F401  a fixture
 
 from pages.ui import keep, visitor
@@ -339,16 +338,7 @@ def test_a_review_link_opens_read_only_and_a_copy_can_be_changed(visit):
     assert page.get_by_test_id("stSidebar").locator("input").count() > 5
 
 
-def test_a_trace_opens_from_its_link_elsewhere(visit):
-    page = settled(visit("/?duration=3"))
-    upload(page, "mine.csv", FILE)
-    page.wait_for_url(f"**trace={traces.name_of(FILE)}**")
-    settled(page)
-    other = settled(visit(path(page)))
-    assert headline(other) == headline(page)
-
-
-def test_a_deck_is_made_while_one_looks_on(visit):
+def test_a_file_is_made_while_one_looks_on(visit):
     page = settled(visit("/?duration=3"))
     page.get_by_role("button", name="Export").first.click()
     page.get_by_role("button", name="Requests and steps").click()

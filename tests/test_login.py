@@ -25,7 +25,7 @@ class Provider(BaseHTTPRequestHandler):
     person = ""
     nonces: dict[str, str] = {}
 
-    def log_message(self, *args) -> None: ...
+    def log_message(self, format: str, *args) -> None: ...
 
     def reply(self, content: dict) -> None:
         body = json.dumps(content).encode()

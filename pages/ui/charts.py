@@ -161,7 +161,7 @@ def slide(chart, title: str, stamp: str, dark: bool) -> str:
     """
     ink = INK[dark]
     whole = chart.properties(
-        title=alt.Title(title, subtitle=stamp, anchor="start"),
+        title=alt.Title(title, subtitle=stamp, anchor="start", limit=SLIDE[0] - 48),
         width=SLIDE[0],
         height=SLIDE[1],
         autosize=alt.AutoSizeParams(type="fit", contains="padding"),

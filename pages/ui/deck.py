@@ -29,6 +29,7 @@ from .palette import variant_colours
 WIDE, TALL = Inches(13.333), Inches(7.5)
 EDGE, BODY = Inches(0.5), Inches(1.45)  # of the margins; where the content begins
 ROOM = (Emu(WIDE - 2 * EDGE), Inches(5.45))
+ROWS = 18  # of the scenario on a slide
 FONT = "Arial"  # named: on every machine that opens a deck
 # Where a CDF is read off: every percent, and the tail, which is what people look for.
 CDF = np.unique(np.concatenate([np.linspace(0, 1, 101), [0.995, 0.999, 0.9999]]))
@@ -73,12 +74,13 @@ def write(
     first = slide(sentences[0], "\n".join([*sentences, waits]))
     figures = tables.compared(runs, scenario, tables.HEADLINE, False).data
     figures = figures.replace(r"\\\*", "*", regex=True)
-    _table(first, figures.T, Inches(0.5), 15)
+    few = len(runs) <= 3
+    _table(first, figures.T, Inches(0.5), 15 if few else 11, 0.2)
     said = first.shapes.add_textbox(EDGE, Inches(5.75), ROOM[0], Inches(1.2)).text_frame
     said.word_wrap = True
     starred = figures.map(lambda text: "*" in text).any(axis=None)
     note = ["* too few requests: no 95 % upper bound for this percentile exists"] if starred else []
-    _say(said, "\n".join([*sentences[1:], waits, *note]), 12)
+    _say(said, "\n".join([*sentences[1:], *([waits] if few else []), *note]), 12 if few else 11)
 
     second = slide("Who held which seat, and when", waits)
     shown = second.shapes.add_picture(BytesIO(timeline), EDGE, Inches(1.3), height=Inches(5.7))
@@ -98,8 +100,12 @@ def write(
         _percentiles(third, metric, runs, (EDGE + half + Inches(0.3), BODY, half, ROOM[1]))
 
     step(0.9, "Writing the scenario")
-    last = slide("The scenario", f"Open it: {host}{scenario.link()}")
-    _table(last, scenario_table(scenario), Inches(0.2), 11)
+    rows = scenario_table(scenario)
+    for k in range(0, len(rows), ROWS):
+        part = slide(
+            "The scenario" + (", continued" if k else ""), f"Open it: {host}{scenario.link()}"
+        )
+        _table(part, rows.iloc[k : k + ROWS], Inches(0.26), 10.5, 0.36)
     deck.save(str(path))
 
 
@@ -168,19 +174,24 @@ def _name_axes(chart, across: str, up: str) -> None:
         _say(axis.axis_title.text_frame, name, 12)
 
 
-def _table(slide, table: pd.DataFrame, least, size: float) -> None:
-    """The table with its index as first column, as large as the slide lets it be."""
+def _table(slide, table: pd.DataFrame, height, size: float, first: float) -> None:
+    """The table with its index as first column, which takes that share of the width.
+
+    A value that all columns have in common stands there once.
+    """
     rows, columns = len(table) + 1, len(table.columns) + 1
-    height = min(least, ROOM[1] // rows)
     grid = slide.shapes.add_table(rows, columns, EDGE, BODY, ROOM[0], height * rows).table
-    size = min(size, 0.62 * height / Pt(1))
-    lines = [
-        ["", *map(str, table)],
-        *([str(i), *map(str, row)] for i, row in zip(table.index, table.values, strict=True)),
-    ]
+    shares = [first, *[(1 - first) / (columns - 1)] * (columns - 1)]
+    for column, share in zip(grid.columns, shares, strict=True):
+        column.width = Emu(int(share * ROOM[0]))
+    body = zip(map(str, table.index), table.to_numpy().tolist(), strict=True)
+    lines = [["", *map(str, table)], *([label, *map(str, values)] for label, values in body)]
     for y, line in enumerate(lines):
         grid.rows[y].height = height
-        for x, text in enumerate(line):
+        alike = y > 0 and len(set(line[1:])) == 1 < columns - 1
+        if alike:
+            grid.cell(y, 1).merge(grid.cell(y, columns - 1))
+        for x, text in enumerate(line[:2] if alike else line):
             cell = grid.cell(y, x)
             cell.margin_top = cell.margin_bottom = 0
             cell.vertical_anchor = MSO_ANCHOR.MIDDLE

@@ -100,7 +100,7 @@ def timeline(
         f"<title>{escape(title)}</title>",
         f'<rect width="{wide}" height="{tall}" fill="{ground}"/>',
         _text(24, 44, title, 26, weight=700),
-        _text(24, tall - 16, stamp, 12, opacity=0.75),
+        _text(24, tall - 16, stamp if len(stamp) < 200 else f"{stamp[:199]}…", 12, opacity=0.75),
         *_legend(runs, scenario, dark),
         *_axis(window),
     ]
