@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.ui import controls
+from pages.ui import controls, share
 
 # Drawn here: an icon by name would be fetched from elsewhere.
 ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
@@ -13,20 +13,20 @@ st.set_page_config(page_title="Slotscope", page_icon=ICON, layout="wide")
 compare = st.Page(
     "pages/compare.py", title="Compare", icon=":material/compare_arrows:", default=True
 )
-page = st.navigation(
-    [
-        compare,
-        st.Page("pages/step_cost.py", title="Step cost", icon=":material/stacked_bar_chart:"),
-        st.Page("pages/fidelity.py", title="Fidelity", icon=":material/target:"),
-        st.Page("pages/module_08.py", title="Module 08", icon=":material/school:"),
-    ]
-)
-if wanted := st.session_state.pop("wanted", None):
-    st.session_state.elsewhere = True
-    st.switch_page(wanted)
-if page is compare:
-    controls.presets()
-    st.session_state.scenario, st.session_state.notices = controls.scenario()
+about_a_scenario = [
+    compare,
+    st.Page("pages/library.py", title="Library", icon=":material/photo_library:"),
+]
+others = [
+    st.Page("pages/step_cost.py", title="Step cost", icon=":material/stacked_bar_chart:"),
+    st.Page("pages/fidelity.py", title="Fidelity", icon=":material/target:"),
+    st.Page("pages/module_08.py", title="Module 08", icon=":material/school:"),
+]
+page = st.navigation([*about_a_scenario, *others])
+share.back_to_the_page([*about_a_scenario, *others])
+if page in about_a_scenario:
+    asked = controls.review if share.in_review() else controls.scenario
+    st.session_state.scenario, st.session_state.notices = asked(page.url_path)
 else:
-    st.session_state.elsewhere = True
+    st.session_state.page = page.url_path
 page.run()

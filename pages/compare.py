@@ -2,12 +2,16 @@
 
 import streamlit as st
 
-from pages.ui import compare
+from pages.ui import compare, export, sharing
 
 scenario, runs = compare.runs()
+sharing.opened(runs, scenario)
 compare.verdict(runs, scenario)
 compare.headline(runs, scenario)
 compare.load(runs, scenario)
+with st.container(horizontal=True):
+    sharing.sharing(runs, scenario)
+    export.files(runs, scenario)
 compare.timeline(runs, scenario)
 compare.distributions(runs, scenario)
 compare.figures(runs, scenario)

@@ -4,7 +4,7 @@ import streamlit as st
 
 from pages.ui import predictions, share
 
-share.at_home("pages/fidelity.py")
+share.enter()
 rows, problems = predictions.scored()
 predictions.verdict(rows)
 predictions.chart(rows)

@@ -4,7 +4,7 @@ import streamlit as st
 
 from pages.ui import module, share
 
-share.at_home("pages/module_08.py")
+share.enter()
 module.verdict()
 module.claims()
 module.static_batch()

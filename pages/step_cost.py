@@ -4,7 +4,7 @@ import streamlit as st
 
 from pages.ui import share, stepcost
 
-share.at_home("pages/step_cost.py")
+share.enter()
 cost, step = stepcost.controls()
 stepcost.verdict(cost, step)
 stepcost.bars(cost, step)

@@ -1,16 +1,22 @@
 """Runs side by side: figures as a table, and the files that a comparison leaves."""
 
+import io
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+from pyarrow import parquet as pq
 
 from . import __version__
 from .explain import verdicts, why_waited
 from .metrics import FIGURES, figures, unsupported
+from .parameter import written
+from .policies import POLICIES
 from .run import Run
-from .scenario import Scenario
+from .scenario import COSTING, HOST, LIMITS, PARAMETERS, SLO, TEXTS, Scenario
 from .state import PHASES, REFUSALS, STOPS
 
 
@@ -43,14 +49,97 @@ def segments_table(run: Run) -> pd.DataFrame:
     return segments.assign(phase=[PHASES[k] for k in segments["phase"]])
 
 
+def scenario_table(scenario: Scenario) -> pd.DataFrame:
+    """One row a parameter that plays a part, by its label; one column a variant, by label: texts.
+
+    What all variants share stands in each column; a limit that a policy does not keep is empty.
+    """
+    traffic, variants = scenario.traffic, scenario.variants
+    rows = {"Arrivals": [traffic.arrivals] * len(variants)}
+    for name in (*TEXTS, *PARAMETERS):
+        if name in traffic.uses:
+            label = PARAMETERS[name].label if name in PARAMETERS else name.capitalize()
+            value = getattr(traffic, name)
+            rows[label] = [str(value) if name in TEXTS else written(value)] * len(variants)
+    rows["Policy"] = [variant.policy for variant in variants]
+    keeps = [POLICIES[variant.policy].keeps for variant in variants]
+    for name, parameter in LIMITS.items():
+        if any(name in kept for kept in keeps):
+            limits = [written(getattr(scenario.limits_of(v), name)) for v in variants]
+            rows[parameter.label] = [
+                value if name in kept else "" for value, kept in zip(limits, keeps, strict=True)
+            ]
+    costs = [scenario.cost_of(variant) for variant in variants]
+    for k, parameter in enumerate(COSTING.values()):
+        rows[parameter.label] = [written(cost[k]) for cost in costs]
+    for parameter in HOST.values():
+        rows[parameter.label] = [written(scenario.host_of(v)) for v in variants]
+    for name, parameter in SLO.items():
+        rows[parameter.label] = [written(scenario.value(name))] * len(variants)
+    return pd.DataFrame.from_dict(rows, orient="index", columns=[v.label for v in variants])
+
+
 def stamp(scenario: Scenario, host: str = "") -> str:
-    """What every export says of itself."""
-    return f"slotscope {__version__} · seed {scenario.traffic.seed} · {host}{scenario.link()}"
+    """What every export says of itself: version, day (UTC), seed, and the scenario as a link."""
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
+    seed = f"seed {scenario.traffic.seed}"
+    return f"slotscope {__version__} · {today} · {seed} · {host}{scenario.link()}"
+
+
+def inert(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with texts that a spreadsheet would compute (=, +, -, @ first) behind a quote."""
+
+    def guarded(value):
+        return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value
+
+    texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
+    table = table.rename(columns=guarded)
+    return table.assign(**{n: table[n].map(guarded) for n in map(guarded, texts)})
 
 
 def csv(table: pd.DataFrame, scenario: Scenario, host: str = "", *, index: bool = False) -> str:
     """The table as CSV under one comment line that says where it comes from."""
-    return f"# {stamp(scenario, host)}\n{table.to_csv(index=index)}"
+    line = stamp(scenario, host).replace(",", "%2C")  # one cell, whatever the link holds
+    return f"# {line}\n{inert(table).to_csv(index=index)}"
+
+
+def parquet(table: pd.DataFrame, scenario: Scenario, host: str = "") -> bytes:
+    """The table as Parquet, what a CSV says in its first line in the schema's metadata."""
+    content = pa.Table.from_pandas(table, preserve_index=False)
+    said = {b"slotscope": stamp(scenario, host).encode()}
+    content = content.replace_schema_metadata({**(content.schema.metadata or {}), **said})
+    out = io.BytesIO()
+    pq.write_table(content, out)
+    return out.getvalue()
+
+
+def snippet(scenario: Scenario, host: str = "") -> str:
+    """Python that runs the scenario again and shows its figures, for a notebook."""
+    traced = "trace" in scenario.traffic.uses
+    given = ", trace" if traced else ""
+    lines = [
+        f"# {stamp(scenario, host)}",
+        *(["from pathlib import Path", ""] if traced else []),
+        *(["from sim import traces"] if traced else []),
+        "from sim.run import compare",
+        "from sim.scenario import Scenario",
+        "from sim.table import figure_table",
+        "",
+        f"scenario, problems = Scenario.from_url({scenario.link()!r})",
+        "assert not problems, problems",
+        *(
+            [
+                f"content = Path({scenario.traffic.trace + '.csv'!r}).read_bytes()  # the trace",
+                f"assert traces.name_of(content) == {scenario.traffic.trace!r}",
+                "trace = traces.read(content)[1]",
+            ]
+            if traced
+            else []
+        ),
+        f"runs = compare(scenario{given})",
+        "figure_table(runs, scenario)",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def write_csv(folder: Path, runs: Sequence[Run], scenario: Scenario) -> None:

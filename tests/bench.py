@@ -10,6 +10,8 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -249,9 +251,103 @@ def change(page, seed: str) -> float:
     return time.perf_counter() - began
 
 
+VIEWERS, THINK = 20, 15.0  # seconds between a viewer's changes
+
+
+def bench_viewers() -> None:
+    """VIEWERS who each change the seed every THINK seconds, one of whom exports all the while."""
+    from playwright.sync_api import sync_playwright
+
+    port, seconds, faults, stop = free_port(), [], [], threading.Event()
+    server = served(port)
+    try:
+        with sync_playwright() as p:
+            browser = p.chromium.launch(
+                executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
+            )
+            page = browser.new_page()
+            open_page(page, f"http://127.0.0.1:{port}/")
+            for exporting in (False, True):
+                stop.clear()
+                seconds.clear()
+                viewers = [
+                    threading.Thread(target=view, args=(port, k, stop, seconds, faults))
+                    for k in range(VIEWERS - 1)
+                ]
+                for viewer in viewers:
+                    viewer.start()
+                began, files = time.perf_counter(), 0
+                while time.perf_counter() - began < 45:
+                    if exporting:
+                        export_once(page)
+                        files += 1
+                    else:
+                        time.sleep(1)
+                stop.set()
+                for viewer in viewers:
+                    viewer.join()
+                p95 = np.quantile(seconds, 0.95)
+                print(
+                    f"{VIEWERS} viewers, {files} exports: {len(seconds)} reruns, p50"
+                    f" {np.median(seconds):.2f} s, p95 {p95:.2f} s, max {max(seconds):.2f} s,"
+                    f" {len(faults)} errors  (p95 under 1.5, no error)"
+                )
+            browser.close()
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+
+
+def view(port: int, k: int, stop: threading.Event, seconds: list, faults: list) -> None:
+    """One viewer, without a browser: what Streamlit's own page says to the server and hears."""
+    from streamlit.proto.BackMsg_pb2 import BackMsg
+    from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+    from websockets.sync.client import connect
+
+    url, rng = f"ws://127.0.0.1:{port}/_stcore/stream", np.random.default_rng(k)
+    with connect(url, subprotocols=["streamlit"], max_size=None) as socket:  # type: ignore[list-item]
+        stop.wait(rng.uniform(0, THINK))
+        while not stop.is_set():
+            asked = BackMsg()
+            asked.rerun_script.query_string = f"seed={rng.integers(1_000_000)}"
+            began = time.perf_counter()
+            socket.send(asked.SerializeToString())
+            while True:
+                heard = ForwardMsg.FromString(socket.recv(60, decode=False))
+                if heard.delta.new_element.WhichOneof("type") == "exception":
+                    faults.append(heard.delta.new_element.exception.message)
+                if heard.WhichOneof("type") == "script_finished":
+                    break
+            seconds.append(time.perf_counter() - began)
+            stop.wait(THINK)
+
+
+def export_once(page) -> None:
+    """Have a deck made, and wait until it can be had."""
+    if not page.get_by_role("button", name="PowerPoint deck").is_visible():
+        page.get_by_role("button", name="Export").first.click()
+    page.get_by_role("button", name="PowerPoint deck").click(timeout=120_000)
+    ready = page.get_by_role("button", name="Download slotscope.pptx")
+    for state in ("hidden", "visible"):
+        ready.wait_for(state=state, timeout=120_000)
+
+
+def served(port: int) -> subprocess.Popen:
+    """`make run`, keeping nothing of what is saved."""
+    folder = tempfile.mkdtemp(prefix="slotscope-bench-")
+    return subprocess.Popen(
+        ["make", "run", f"PORT={port}", "HOST=127.0.0.1"],
+        cwd=ROOT,
+        env=os.environ | {"SLOTSCOPE_DATABASE_URL": f"sqlite:///{folder}/store.db"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
 if __name__ == "__main__":
     print(f"numpy {np.__version__}, Python {sys.version.split()[0]}")
     bench_engine()
     bench_vllm()
     if "engine" not in sys.argv:
         bench_page()
+        bench_viewers()

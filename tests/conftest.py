@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -31,6 +32,10 @@ FLAGS = (
 )
 
 PATIENCE = 20_000  # ms, on a machine with other work
+
+# What tests keep goes with them; read where sim.store is imported first.
+STORE = tempfile.TemporaryDirectory(prefix="slotscope-store-")
+os.environ["SLOTSCOPE_DATABASE_URL"] = f"sqlite:///{STORE.name}/store.db"
 
 Visit = Callable[..., Page]
 

@@ -541,7 +541,7 @@ def test_the_window_in_view_becomes_a_chart_that_exports(short):
     expect(short.get_by_test_id("stVegaLiteChart")).to_have_count(3)
 
 
-def test_a_trace_is_shown_named_by_its_content_and_asked_for_elsewhere(short, visit):
+def test_a_trace_is_shown_named_by_its_content_here_and_elsewhere(short, visit):
     for content, rows in ((PLAIN, 40), (AZURE, 50)):
         said = headline(short)
         upload(short, "mine.csv", content)
@@ -549,13 +549,18 @@ def test_a_trace_is_shown_named_by_its_content_and_asked_for_elsewhere(short, vi
         until(lambda: headline(short), lambda text, said=said: text != said)
         expect(short.get_by_test_id("stMain")).to_contain_text(f"{rows} requests, simulated")
     idle(short)
-    other = visit(path(short))
-    asking = other.get_by_test_id("stMain").get_by_test_id("stAlert")
-    expect(asking).to_contain_text(f"drop the file {name_of(AZURE)}")
-    upload(other, "theirs.csv", AZURE)
-    settled(other)
+    other = settled(visit(path(short)))
     assert headline(other) == headline(short)
     assert other.url == short.url
+    foreign = visit("/?arrivals=trace&trace=0123456789abcdef")
+    asking = foreign.get_by_test_id("stMain").get_by_test_id("stAlert")
+    expect(asking).to_contain_text("drop the file 0123456789abcdef")
+    upload(foreign, "theirs.csv", AZURE)
+    settled(foreign)
+    assert headline(foreign) == headline(short)
+    expect(foreign.get_by_test_id("stSidebar")).to_contain_text(
+        "This is not the file 0123456789abcdef"
+    )
 
 
 def test_a_bad_file_gets_one_sentence_and_the_page_goes_on(short):

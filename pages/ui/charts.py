@@ -3,14 +3,19 @@
 import altair as alt
 import pandas as pd
 
-ORDER = ["prefill", "stalled", "padding"]
+MARK = ("#d1242f", "#ff6b6b")
 PHASE_COLOURS = {  # as in timeline.js: light, dark
     "prefill": ("#e69f00", "#f0a81c"),
     "stalled": ("#f3d9a0", "#7d6434"),
     "padding": ("#c3c7ce", "#565b66"),
+    "recompute": ("#b8480b", "#e8702a"),
+    "preempted": MARK,
 }
+ORDER = list(PHASE_COLOURS)
 RAMP = (["#bcdaf1", "#4a8ac9", "#0a1f66"], ["#b9ddf6", "#5b97e6", "#1f45b8"])
-MARK = ("#d1242f", "#ff6b6b")
+GROUND, INK = ("#ffffff", "#0e1117"), ("#1f2328", "#fafafa")
+SLIDE = (1_280, 720)  # px, 16:9
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"  # named, since an SVG does not carry it
 
 alt.data_transformers.disable_max_rows()  # ours are counted beforehand
 
@@ -26,11 +31,16 @@ def distribution(
     colours: dict[str, str],
     dark: bool,
     cumulative: bool,
+    on_slide: bool = False,
 ):
     """A histogram, or its running sum, of every variant; p95 of each, and the limit, as rules.
 
-    bins: rows of sim.bins.counted; marks: (variant, p95). All in ms.
+    bins: rows of sim.bins.counted; marks: (variant, p95, label). All in ms. On a slide it is large
+    and names its colours; on a page one line does that for all charts.
     """
+    small = 16 if on_slide else 11
+    place = [8 + (small + 2) * k for k in range(len(marks))]
+    marks = marks.assign(place=place)
     scale = alt.Scale(type="log", nice=False) if log else alt.Scale(nice=False)
     y = "upto" if cumulative else "share"
     # A histogram's tail is what people look for: a square root keeps it in sight beside the peak.
@@ -39,7 +49,7 @@ def distribution(
     colour = (
         alt.Color("variant:N", sort=None, title=None)
         .scale(domain=list(colours), range=list(colours.values()))
-        .legend(None)
+        .legend(alt.Legend(orient="top", symbolType="square") if on_slide else None)
     )
     x = alt.X("low:Q", title=f"{title}, ms" + (" (log)" if log else ""), scale=scale).axis(
         format="~s" if not log else "~g", tickCount=6
@@ -69,25 +79,25 @@ def distribution(
         )
     )
     layers.append(
-        p95.mark_text(align="left", dx=4, fontSize=11).encode(
+        p95.mark_text(align="left", dx=4, fontSize=small).encode(
             text=alt.Text("label:N"), y=alt.Y("place:Q", scale=None, axis=None)
         )
     )
     if limit is not None:
-        layers += _limit(limit, scale if reached else None, dark)
+        layers += _limit(limit, scale if reached else None, dark, small)
     return alt.layer(*layers).properties(height=200)
 
 
-def _limit(limit: float, scale: alt.Scale | None, dark: bool) -> list:
+def _limit(limit: float, scale: alt.Scale | None, dark: bool, small: int) -> list:
     """A rule at the limit; without a scale, a word at the right edge that it lies beyond."""
     data = pd.DataFrame(
         {"x": [limit], "text": [f"limit {limit:,.6g} ms" + ("" if scale else " →")]}
     )
     if scale is None:
-        text = alt.Chart(data).mark_text(color=MARK[dark], align="right", dx=-4, fontSize=11)
+        text = alt.Chart(data).mark_text(color=MARK[dark], align="right", dx=-4, fontSize=small)
         return [text.encode(text="text:N", x=alt.value("width"), y=alt.value(150))]
     at = alt.Chart(data).encode(x=alt.X("x:Q", scale=scale))
-    text = at.mark_text(color=MARK[dark], angle=270, align="center", dy=-6, fontSize=11)
+    text = at.mark_text(color=MARK[dark], angle=270, align="center", dy=4 - small, fontSize=small)
     return [
         at.mark_rule(color=MARK[dark], strokeWidth=1.5),
         text.encode(text="text:N", y=alt.value(110)),
@@ -145,17 +155,26 @@ def gantt(rows: pd.DataFrame, shade: tuple[float, float], dark: bool, seats: dic
     return alt.vconcat(*panels, spacing=8).resolve_scale(x="shared", color="shared", fill="shared")
 
 
-def stamped(chart, title: str, stamp: str, dark: bool):
-    """The chart as a file: on its theme's ground, and saying where it comes from."""
-    ground, ink = ("#0e1117", "#fafafa") if dark else ("#ffffff", "#1f2328")
+def slide(chart, title: str, stamp: str, dark: bool) -> str:
+    """A layered chart as a slide, in Vega-Lite's JSON: 16:9, on its theme's ground, and saying
+    where it comes from.
+    """
+    ink = INK[dark]
+    whole = chart.properties(
+        title=alt.Title(title, subtitle=stamp, anchor="start", limit=SLIDE[0] - 48),
+        width=SLIDE[0],
+        height=SLIDE[1],
+        autosize=alt.AutoSizeParams(type="fit", contains="padding"),
+        padding=24,
+        background=GROUND[dark],
+    )
     return (
-        alt.vconcat(chart)
-        .properties(
-            title=alt.Title(title, subtitle=stamp, anchor="start", subtitleFontSize=9),
-            background=ground,
+        whole.configure(font=FONT)
+        .configure_title(color=ink, subtitleColor=ink, fontSize=28, subtitleFontSize=13, offset=18)
+        .configure_axis(
+            labelColor=ink, titleColor=ink, gridOpacity=0.2, labelFontSize=17, titleFontSize=17
         )
-        .configure_title(color=ink, subtitleColor=ink)
-        .configure_axis(labelColor=ink, titleColor=ink, gridOpacity=0.2)
-        .configure_legend(labelColor=ink, titleColor=ink)
-        .configure_header(labelColor=ink, titleColor=ink)
+        .configure_legend(labelColor=ink, titleColor=ink, labelFontSize=17, titleFontSize=17)
+        .configure_view(strokeOpacity=0.2)
+        .to_json(indent=None)
     )

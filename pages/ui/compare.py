@@ -1,13 +1,12 @@
 """The parts of the comparison, in the order in which a person needs them."""
 
 import math
-import re
 from collections.abc import Sequence
 
 import pandas as pd
 import streamlit as st
 
-from sim.bins import coalesced, counted, spread
+from sim.bins import coalesced
 from sim.explain import duration, verdicts
 from sim.load import NEAR, band, capacity, offered
 from sim.metrics import FIGURES, METRICS
@@ -18,11 +17,12 @@ from sim.state import PHASES
 from sim.table import figure_table, requests_table, segments_table, stamp
 from sim.workload import draw
 
-from . import charts, controls, share, tables
+from . import charts, controls, drawings, files, share, tables
 from .export import export
 from .palette import variant_colours
 from .timeline import opening_window, pack, shade_scale
 from .timeline import timeline as canvas
+from .words import plain
 
 MOST_BANDED = 60_000  # requests of all variants: 22 runs of each take some seconds
 SHOWN = (
@@ -38,8 +38,7 @@ def dark() -> bool:
 
 def runs() -> tuple[Scenario, list[Run]]:
     """The scenario of the sidebar and its runs; where it can't be run, say why and stop."""
-    if "scenario" not in st.session_state:  # a server's first visitor, at this page's own path
-        st.switch_page("app.py")
+    share.enter()
     scenario, notices = st.session_state.scenario, st.session_state.notices
     _notice(notices)
     trace = controls.trace()
@@ -59,11 +58,6 @@ def runs() -> tuple[Scenario, list[Run]]:
         st.stop()
     _notice(share.problem_of_pick(len(runs[0].requests)))
     return scenario, runs
-
-
-def plain(text: str) -> str:
-    """Markdown that shows `text` as it is: an address may hold anything."""
-    return re.sub(r"([^A-Za-z0-9\s])", r"\\\1", text, flags=re.ASCII)
 
 
 def _notice(problems: Sequence[str]) -> None:
@@ -218,7 +212,8 @@ def _gantt(runs: Sequence[Run], scenario: Scenario, window: tuple[float, float])
         left, middle, right = st.columns([6, 1, 1], vertical_alignment="center")
         left.markdown(f"**{title}**, as a chart")
         with middle:
-            export("timeline", scenario, lambda: rows, chart, title, dark())
+            view, ground = _view(runs, scenario, window), dark()
+            export("timeline", scenario, lambda: rows, lambda: files.timeline(view, ground))
         right.button("Close", type="tertiary", on_click=lambda: st.session_state.pop("window"))
         with st.container(key="gantt"):  # as wide as a slide, on a narrow page too
             st.html("<style>.st-key-gantt { overflow-x: auto; }</style>")
@@ -270,43 +265,31 @@ def distributions(runs: Sequence[Run], scenario: Scenario) -> None:
         + " &emsp; dashed: p95",
         unsafe_allow_html=True,
     )
-    for column, (name, of, limit) in zip(st.columns(3), SHOWN, strict=True):
+    for column, shown in zip(st.columns(3), drawings.SHOWN, strict=True):
         with column:
-            _distribution(runs, scenario, colours, name, of, limit, form == "CDF")
+            _distribution(runs, scenario, shown, form == "CDF")
 
 
-def _distribution(runs, scenario, colours, name, of, limit, cumulative) -> None:
-    metric = METRICS[name]
-    samples = {run.label: metric.of(run) for run in runs}
-    log = spread(samples)
-    bins = counted(samples, log)
-    if bins.empty:
+def _distribution(runs, scenario, shown, cumulative) -> None:
+    metric = METRICS[shown.metric]
+    bins, chart = drawings.distribution(runs, scenario, shown, dark(), cumulative)
+    if chart is None:
         st.info(f"{metric.label} is not defined: no request has a second token.")
         return
-    p95 = [sample.quantile(0.95) for sample in samples.values()]
-    marks = pd.DataFrame(
-        {
-            "variant": list(samples),
-            "p95": p95,
-            "label": [duration(value) for value in p95],
-            "place": [8 + 13 * k for k in range(len(p95))],
-        }
-    )
-    chart = charts.distribution(
-        bins,
-        marks,
-        title=metric.label,
-        of=of,
-        log=log,
-        limit=getattr(scenario.slo, limit),
-        colours=colours,
-        dark=dark(),
-        cumulative=cumulative,
-    )
     st.altair_chart(
-        chart, key=f"chart-{name}", alt=f"{metric.label} of each variant; {metric.about}"
+        chart, key=f"chart-{metric.name}", alt=f"{metric.label} of each variant; {metric.about}"
     )
-    export(name, scenario, lambda: bins, chart, f"{metric.label}, ms", dark())
+    view, ground = _view(runs, scenario), dark()
+    export(
+        metric.name,
+        scenario,
+        lambda: bins,
+        lambda: files.distribution(view, shown, ground, cumulative) or "",
+    )
+
+
+def _view(runs, scenario, window=(0.0, 0.0)) -> files.View:
+    return files.View(scenario, runs, share.host(), window)
 
 
 def figures(runs: Sequence[Run], scenario: Scenario) -> None:

@@ -23,8 +23,9 @@ from sim.scenario import (
 )
 from sim.traffic import ARRIVALS, Lengths, Traffic
 
-from . import costing, share
+from . import costing, keep, share, tables
 from .links import LINKS
+from .words import plain
 
 MIX = ("limit_factor", "stop_tokens", "urgent", "prefixes", "prefix_tokens")
 
@@ -33,15 +34,16 @@ def presets() -> None:
     st.sidebar.title("Slotscope", anchor=False)
     with st.sidebar.expander("Presets", icon=":material/bookmark:"):
         for label, query in LINKS.items():
-            asked = Scenario.from_url("?" + query)[0].to_query()
+            asked = Scenario.from_url("?" + query)[0].to_query() or {"arrivals": ["module"]}
             st.page_link("pages/compare.py", label=label, query_params=asked)
 
 
-def scenario() -> tuple[Scenario, list[str]]:
+def scenario(page: str = "") -> tuple[Scenario, list[str]]:
     """Draw the sidebar. Returns what it asks for, and a sentence on each part that can't be had."""
+    presets()
     state = st.session_state
-    if (query := share.changed_address()) is not None:
-        loaded, problems = Scenario.from_query(query)
+    if (found := share.asked(page)) is not None:
+        loaded, problems = found
         _load(loaded)
         state.loaded, state.problems = loaded, problems
     with st.sidebar:
@@ -58,9 +60,30 @@ def scenario() -> tuple[Scenario, list[str]]:
     return asked, problems
 
 
+def review(page: str = "") -> tuple[Scenario, list[str]]:
+    """The same for whoever is only to read: what the address asks for, and nothing to change it."""
+    state = st.session_state
+    state.reviewed = share.asked(page) or state.reviewed
+    scenario, problems = state.reviewed
+    state.trace = scenario.traffic.trace
+    with st.sidebar:
+        st.title("Slotscope", anchor=False)
+        st.badge("Read-only", icon=":material/lock:")
+        copy = {name: values for name, values in share.address().items() if name != "review"}
+        st.page_link("pages/compare.py", label="Open a copy to change", query_params=copy)
+        st.markdown(
+            "\n\n".join(
+                f"{plain(label)}  \n**{plain(value)}**"
+                for label, value in tables.said_once(scenario).items()
+            )
+        )
+    return scenario, problems
+
+
 def trace() -> traces.Workload | None:
-    """The content of the file that the traffic names, if this session has it."""
-    return st.session_state.get("files", {}).get(st.session_state.get("trace"))
+    """The content of the file that the traffic names, if this session or the server has it."""
+    name = st.session_state.get("trace") or ""
+    return st.session_state.get("files", {}).get(name) or keep.workload(name)
 
 
 def _load(scenario: Scenario) -> None:
@@ -313,7 +336,8 @@ def _take() -> None:
     name = traces.name_of(content)
     state.files = state.get("files", {}) | {name: workload}
     state.upload_note = (
-        f"{form.label}: {len(workload):,} requests over {workload.arrival[-1] / 1e3:,.0f} s"
+        f"{form.label}: {len(workload):,} requests over {workload.arrival[-1] / 1e3:,.0f} s."
+        f" {keep.keep_trace(content, file.name, form.label, len(workload))}"
     )
     if state.trace and state.trace != name:
         state.upload_note += f". This is not the file {state.trace} that the link was made with"

@@ -1,48 +1,33 @@
-"""A chart or a table as a file: PNG at twice the size, SVG, CSV, each saying what it is of."""
+"""What leaves the page as a file, each saying what it is of; pictures are drawn elsewhere."""
 
-from collections.abc import Callable
-from io import BytesIO, StringIO
-from typing import Literal
+from collections.abc import Callable, Sequence
 
-import altair as alt
 import pandas as pd
 import streamlit as st
 
+from sim.run import Run
 from sim.scenario import Scenario
-from sim.table import csv, stamp
+from sim.table import csv, snippet
 
-from . import charts, share
-
-
-def picture(chart: alt.TopLevelMixin, kind: Literal["png", "svg"]) -> bytes:
-    """The chart as PNG or SVG."""
-    if kind == "svg":
-        text = StringIO()
-        chart.save(text, format="svg")
-        return text.getvalue().encode()
-    out = BytesIO()
-    chart.save(out, format="png", scale_factor=2)
-    return out.getvalue()
+from . import share
+from .draw import TYPES, picture
+from .files import FILES, View
+from .jobs import Job
+from .timeline import opening_window
 
 
 def export(
     name: str,
     scenario: Scenario,
     table: Callable[[], pd.DataFrame],
-    chart=None,
-    title: str = "",
-    dark: bool = False,
+    drawing: Callable[[], str] | None = None,
 ) -> None:
-    """A popover with the files; each is made when it is asked for."""
+    """A popover with the files of one table or chart; each is made when it is asked for."""
     host = share.host()
     with st.popover("Export", icon=":material/download:", type="tertiary"):
-        if chart is not None:
-
-            def drawn(kind):
-                return picture(charts.stamped(chart, title, stamp(scenario, host), dark), kind)
-
-            _button(f"{name}.png", lambda: drawn("png"), "image/png")
-            _button(f"{name}.svg", lambda: drawn("svg"), "image/svg+xml")
+        if drawing is not None:
+            for kind, mime in TYPES.items():
+                _button(f"{name}.{kind}", lambda k=kind: picture(drawing(), k), mime)
         _button(f"{name}.csv", lambda: csv(table(), scenario, host).encode(), "text/csv")
 
 
@@ -50,3 +35,67 @@ def _button(file: str, make: Callable[[], bytes], mime: str) -> None:
     st.download_button(
         file, make, file, mime, key=f"download {file}", on_click="ignore", type="tertiary"
     )
+
+
+def files(runs: Sequence[Run], scenario: Scenario) -> None:
+    """A popover with the files of the whole comparison, made by a worker while one looks on."""
+    with st.popover("Export", icon=":material/slideshow:"):
+        st.session_state.polls = _is_making()
+        pause = 0.5 if st.session_state.polls else None
+        st.fragment(_files, run_every=pause)(runs, scenario)
+        st.markdown("**For a notebook**")
+        st.code(snippet(scenario, share.host()), language="python")
+
+
+def _files(runs: Sequence[Run], scenario: Scenario) -> None:
+    state = st.session_state
+    job: Job | None = state.get("job")
+    for kind, file in FILES.items():
+        st.button(
+            file.label,
+            key=f"make {kind}",
+            help=file.about,
+            width="stretch",
+            disabled=_is_making(),
+            on_click=_start,
+            args=(kind, runs, scenario),
+        )
+    if _is_making() != state.polls:  # only the whole page can begin to ask again and again, or end
+        st.rerun()
+    if job is None:
+        return
+    if not job.is_over:
+        st.progress(*job.progress())
+        st.button("Stop", on_click=_stop, type="tertiary")
+    elif job.failure:
+        st.error(job.failure)
+    elif (content := job.content) is not None:
+        if job.link != scenario.link():
+            st.caption("Of the scenario before it was changed:")
+        st.download_button(
+            f"Download {job.file.name} ({len(content) / 1e6:.1f} MB)",
+            content,
+            job.file.name,
+            job.file.mime,
+            on_click="ignore",
+            type="primary",
+            width="stretch",
+        )
+
+
+def _is_making() -> bool:
+    job = st.session_state.get("job")
+    return job is not None and not job.is_over
+
+
+def _start(kind: str, runs: Sequence[Run], scenario: Scenario) -> None:
+    state = st.session_state
+    if _is_making():  # a second click, before the page heard of the first
+        return
+    window = state.get("window") or opening_window(runs, scenario.baseline)
+    state.job = Job(kind, View(scenario, list(runs), share.host(), window))
+    state.job.progress()
+
+
+def _stop() -> None:
+    st.session_state.pop("job").stop()

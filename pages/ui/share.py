@@ -1,44 +1,79 @@
 """The address bar and the session: what a link says is what the controls show, and back."""
 
 from collections import OrderedDict
+from threading import Lock
 
 import streamlit as st
 
 from sim.run import Run, serve_variant
 from sim.scenario import PAGE, Scenario
+from sim.store import StoreError
 from sim.workload import Workload, draw
+
+from . import keep
 
 KEPT_REQUESTS = 2_000_000  # rows of runs that stay at hand for all viewers
 
 
-def at_home(path: str) -> None:
-    """A server's first visitor may come at a page of its own, where app.py has not run."""
-    if "elsewhere" not in st.session_state:
-        st.session_state.wanted = path
+def enter() -> None:
+    """Send a server's first visitor, who came by a page's own path, through the entrypoint."""
+    if "page" not in st.session_state:
+        path = (st.context.url or "").partition("?")[0].rpartition("/")[2]
+        st.session_state.came_to = path, address()
         st.switch_page("app.py")
+
+
+def back_to_the_page(pages) -> None:
+    """Where `enter` came from."""
+    if came_to := st.session_state.pop("came_to", None):
+        path, query = came_to
+        for page in pages:
+            if page.url_path == path:
+                st.switch_page(page, query_params=query)
 
 
 def address() -> dict[str, list[str]]:
     return {name: st.query_params.get_all(name) for name in st.query_params}
 
 
-def changed_address() -> dict[str, list[str]] | None:
-    """The address's scenario parameters, where it is not the one that the controls wrote."""
-    now, state = address(), st.session_state
-    if state.pop("elsewhere", False):  # back from a page that shows no scenario
-        state.pop("address", None)
-        if not now and "scenario" in state:
-            now = state.scenario.to_query()
-    if st.session_state.get("address") == now:
+def asked(page: str = "") -> tuple[Scenario, list[str]] | None:
+    """The scenario that the address asks for, where it is not the one that the controls wrote.
+
+    `?run=` names one that is kept here. Whoever goes to another page and asks for nothing there
+    takes the scenario along.
+    """
+    state, now = st.session_state, address()
+    turned = state.get("page", page) != page
+    state.page = page
+    query = {name: values for name, values in now.items() if name not in PAGE}
+    if turned and not query and "run" not in now and "scenario" in state:
+        return state.scenario, state.notices  # controls forget what they showed
+    if state.get("address") == now and not turned:
         return None
     # A link from this page to itself changes what we read, and not what the browser shows.
-    st.session_state.came_by_link = "address" in st.session_state
-    st.session_state.address = now
-    return {name: values for name, values in now.items() if name not in PAGE}
+    state.came_by_link = "address" in state
+    state.address, state.opened = now, None
+    if "run" not in now:
+        return Scenario.from_query(query)
+    try:
+        content = keep.store().get(now["run"][-1])
+        scenario, problems = Scenario.from_query(keep.query_of(content))
+    except StoreError as error:
+        return Scenario(), [str(error)]
+    state.opened = content._replace(data=b""), scenario
+    return scenario, problems
+
+
+def opened(scenario: Scenario) -> keep.Content | None:
+    """What `?run=` opened, as long as the scenario is still that one; its data left out."""
+    content, of = st.session_state.get("opened") or (None, None)
+    return content if scenario == of else None
 
 
 def write_address(scenario: Scenario) -> None:
-    query = scenario.to_query() | {n: v for n, v in address().items() if n in PAGE}
+    content = opened(scenario)
+    query = {"run": [content.name]} if content else scenario.to_query()
+    query |= {n: v for n, v in address().items() if n in PAGE and n != "run"}
     if query != address() or st.session_state.pop("came_by_link", False):
         st.query_params.from_dict(query)
     st.session_state.address = query
@@ -66,14 +101,28 @@ def pick(request: int | None) -> None:
     st.session_state.address = address()
 
 
+def in_review() -> bool:
+    """Whether the link was sent to be read, not to be worked on."""
+    return "review" in st.query_params
+
+
+def link(scenario: Scenario, review: bool = False) -> str:
+    """The page's whole address for the scenario; for reading only, if so."""
+    content = opened(scenario)
+    path = f"/?run={content.name}" if content else scenario.link()
+    mark = ("&" if "?" in path else "?") + "review=1" if review else ""
+    return f"{host()}{path}{mark}"
+
+
 def host() -> str:
     """Scheme and host of the page, for a link that leaves it."""
     return "/".join((st.context.url or "").split("/")[:3])
 
 
 @st.cache_resource(show_spinner=False)
-def _shelf() -> OrderedDict[tuple, Run]:
-    return OrderedDict()
+def _shelf() -> tuple[OrderedDict[tuple, Run], Lock]:
+    """Runs at hand, one shelf for all viewers; whoever touches it holds its lock."""
+    return OrderedDict(), Lock()
 
 
 def runs_of(scenario: Scenario, trace: Workload | None) -> list[Run]:
@@ -81,12 +130,18 @@ def runs_of(scenario: Scenario, trace: Workload | None) -> list[Run]:
 
     ScenarioError as `Scenario.check`. A control that moves meanwhile ends the run.
     """
-    shelf, runs, workload = _shelf(), [], None  # one for all viewers: another may drop a run
+    (shelf, lock), runs, workload = _shelf(), [], None  # another viewer may drop a run
     bar = st.empty()
     for variant in scenario.variants:
-        key = (scenario.traffic, variant, scenario.limits_of(variant), scenario.cost_of(variant))
-        key += (scenario.host_of(variant),)
-        run = shelf.pop(key, None)
+        key = (
+            scenario.traffic,
+            variant,
+            scenario.limits_of(variant),
+            scenario.cost_of(variant),
+            scenario.host_of(variant),
+        )
+        with lock:
+            run = shelf.pop(key, None)
         if run is None:
             if workload is None:
                 workload = draw(scenario.traffic, trace)
@@ -96,10 +151,12 @@ def runs_of(scenario: Scenario, trace: Workload | None) -> list[Run]:
                 bar.progress(done, f"Simulating {label}")
 
             run = serve_variant(scenario, variant, workload, go_on)
-        shelf[key] = run  # the one used last stands last
+        with lock:
+            shelf[key] = run  # the one used last stands last
         runs.append(run)
     bar.empty()
-    for key in list(shelf)[: -len(runs)]:
-        if sum(len(r.requests) for r in list(shelf.values())) > KEPT_REQUESTS:
-            shelf.pop(key, None)
+    with lock:
+        for key in list(shelf)[: -len(runs)]:
+            if sum(len(r.requests) for r in shelf.values()) > KEPT_REQUESTS:
+                shelf.pop(key, None)
     return runs

@@ -8,7 +8,7 @@ import pandas as pd
 from sim.metrics import FIGURES, unsupported
 from sim.run import Run
 from sim.scenario import Scenario
-from sim.table import figure_table, requests_table
+from sim.table import figure_table, requests_table, scenario_table
 
 from .palette import BETTER, WORSE
 
@@ -62,6 +62,18 @@ def compared(runs: Sequence[Run], scenario: Scenario, names: Sequence[str], dark
         f"{label} (baseline)" if k == scenario.baseline else label for k, label in enumerate(table)
     ]
     return frame.style.apply(lambda _: style, axis=None)
+
+
+def said_once(scenario: Scenario) -> dict[str, str]:
+    """The scenario's rows by label, each with its values under the variants, every value once."""
+    table = scenario_table(scenario)
+    rows = {"Variants": list(table)} | dict(
+        zip(table.index, table.to_numpy().tolist(), strict=True)
+    )
+    return {
+        label: " / ".join(dict.fromkeys(value for value in values if value)) or "–"
+        for label, values in rows.items()
+    }
 
 
 def one_request(runs: Sequence[Run], i: int) -> pd.DataFrame:

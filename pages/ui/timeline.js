@@ -692,7 +692,8 @@ function savePng(ui) {
   pen.drawImage(ui.canvas, 0, 0);
   pen.fillStyle = ui.text;
   pen.font = `${11 * ratio}px ${ui.font}`;
-  pen.fillText(`${ui.data.stamp} · ${location.origin}${ui.data.link}`, 8 * ratio, out.height - 8 * ratio, out.width - 16 * ratio);
+  const day = new Date().toISOString().slice(0, 10), host = ui.data.host ?? location.origin;
+  pen.fillText(`${ui.data.stamp} · ${day} · ${host}${ui.data.link}`, 8 * ratio, out.height - 8 * ratio, out.width - 16 * ratio);
   out.toBlob((blob) => {
     const link = document.createElement("a");
     link.href = URL.createObjectURL(blob);

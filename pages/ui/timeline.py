@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from streamlit.components import v2
 
+from sim import __version__
 from sim.explain import lost_and_refused, why_waited
 from sim.metrics import again, longest_wait
 from sim.run import Run
 from sim.scenario import Scenario
-from sim.table import stamp
 
 from .palette import variant_colours
 
@@ -66,7 +66,7 @@ def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
         lost, back = again(run)
         if run.blocks:
             columns |= {f"{k}.stepFree": steps["free"], f"{k}.stepKv": steps["kv"].astype(float)}
-        offset = np.searchsorted(segments["seat"], np.arange(_taken(run) + 1))
+        offset = np.searchsorted(segments["seat"], np.arange(seats_taken(run) + 1))
         columns |= {
             f"{k}.{name}": segments[name] for name in ("t0", "t1", "request", "tokens", "phase")
         }
@@ -99,7 +99,7 @@ def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
             "variants": [
                 {
                     "label": run.label,
-                    "seats": _taken(run),
+                    "seats": seats_taken(run),
                     "total": run.total,
                     "blocks": run.blocks,
                     "blockSize": run.block_size,
@@ -111,20 +111,20 @@ def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
             "shade": shade_scale(runs, scenario),
             "window": opening_window(runs, scenario.baseline),
             "whole": max(run.total for run in runs),
-            "stamp": stamp(scenario).rpartition(" · ")[0],
+            "stamp": f"slotscope {__version__} · seed {scenario.traffic.seed}",
             "link": scenario.link(),
         }
     ).encode()
     return len(header).to_bytes(4, "little") + header + b"".join(blocks)
 
 
-def _taken(run: Run) -> int:
+def seats_taken(run: Run) -> int:
     """Seats from 0 on that anybody ever sat on: the rest would be blank rows."""
     return int(run.segments["seat"].max()) + 1
 
 
 def _unused(run: Run) -> str:
-    taken = _taken(run)
+    taken = seats_taken(run)
     return f" {taken} of {run.seats} seats ever taken." if taken < run.seats else ""
 
 

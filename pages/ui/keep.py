@@ -1,0 +1,93 @@
+"""What the server keeps: uploaded traces, saved runs; at hand for every page."""
+
+import json
+from collections.abc import Sequence
+
+import streamlit as st
+
+from sim import __version__, traces
+from sim.explain import verdicts
+from sim.run import Run
+from sim.scenario import Scenario
+from sim.store import Content, Store, StoreError
+from sim.table import as_dict
+from sim.workload import Workload
+
+from . import drawings, visitor
+from .timeline import opening_window
+
+SCENARIO, TRACE = "scenario", "trace"  # kinds of content
+
+
+@st.cache_resource(show_spinner=False)
+def store() -> Store:
+    return Store()
+
+
+def query_of(content: Content) -> dict[str, list[str]]:
+    """The scenario that content opens, as an address has it. StoreError if it opens none."""
+    if content.kind == SCENARIO:
+        return json.loads(content.data)["query"]
+    if content.kind == TRACE:
+        return {"arrivals": ["trace"], "trace": [content.name]}
+    raise StoreError(f"{content.name!r} holds a {content.kind}, which this page does not open")
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _workload(name: str) -> Workload:
+    content = store().get(name)
+    return traces.read(content.data, content.about.get("file", name))[1]
+
+
+def workload(name: str) -> Workload | None:
+    """The trace of that name, if it is kept here."""
+    try:
+        return _workload(name)
+    except StoreError:
+        return None
+
+
+def keep_trace(data: bytes, file: str, label: str, requests: int) -> str:
+    """Keep an uploaded trace; a sentence on whether its link shows it to others."""
+    if not visitor.may_write():
+        return "The link asks whoever opens it for the file"
+    try:
+        store().put(TRACE, data, {"file": file, "label": label, "requests": requests})
+    except StoreError as error:
+        return f"The link asks for the file, since {error}"
+    return "Kept on this server: the link shows it"
+
+
+def save(scenario: Scenario, runs: Sequence[Run], title: str, tags: Sequence[str]) -> str:
+    """Put the comparison on the shelf; its name. StoreError if it can't be kept."""
+    query, needs = scenario.to_query(), None
+    if "trace" in scenario.traffic.uses:
+        needs = store().get(scenario.traffic.trace).name
+    said = {"query": query, "version": __version__}
+    about = as_dict(runs, scenario) | {
+        "baseline": scenario.baseline,
+        "seed": scenario.traffic.seed,
+        "verdicts": verdicts(runs, scenario.baseline),
+    }
+    name = store().put(SCENARIO, json.dumps(said, sort_keys=True).encode(), about, needs)
+    window = opening_window(runs, scenario.baseline)
+    store().save(
+        name,
+        title,
+        tags,
+        owner=visitor.name(),
+        picture=drawings.thumbnail(runs, scenario, window),
+        words=" ".join([*about["figures"], *about["verdicts"], scenario.link()]),
+    )
+    return name
+
+
+def changed_since(about: dict, runs: Sequence[Run], scenario: Scenario) -> list[str]:
+    """Figures that differ from when the run was saved, as `variant: figure`."""
+    now, then = as_dict(runs, scenario)["figures"], about.get("figures", {})
+    return [
+        f"{label}: {name}"
+        for label, figures in then.items()
+        for name, value in figures.items()
+        if now.get(label, {}).get(name) != value
+    ]

@@ -1,0 +1,66 @@
+"""Links to the comparison, and its place in the Library."""
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from sim.run import Run
+from sim.scenario import Scenario
+from sim.store import StoreError, day
+
+from . import keep, share, visitor
+from .words import plain
+
+
+def sharing(runs: Sequence[Run], scenario: Scenario) -> None:
+    """A popover with the links, and the form that saves."""
+    with st.popover("Share", icon=":material/share:"):
+        st.markdown("**Link**")
+        st.code(share.link(scenario), language=None, wrap_lines=True)
+        st.markdown("**Read-only, for a review**")
+        st.code(share.link(scenario, review=True), language=None, wrap_lines=True)
+        st.markdown("**Save in the Library**")
+        if not visitor.may_write():
+            st.caption(plain(visitor.why_not()))
+            visitor.log_in()
+            return
+        with st.form("save", border=False):
+            st.text_input("Title", key="save.title", max_chars=200)
+            st.text_input("Tags", key="save.tags", placeholder="a comma between", max_chars=200)
+            st.form_submit_button("Save", on_click=_save, args=(runs, scenario))
+        if said := st.session_state.pop("save.said", None):
+            st.markdown(plain(said))
+
+
+def _save(runs: Sequence[Run], scenario: Scenario) -> None:
+    state = st.session_state
+    title = state["save.title"].strip() or " / ".join(run.label for run in runs)
+    try:
+        name = keep.save(scenario, runs, title, state["save.tags"].split(","))
+        state.opened = keep.store().get(name)._replace(data=b""), scenario
+        state["save.said"] = "Saved. The address names it now."
+    except StoreError as error:
+        state["save.said"] = f"Not saved: {error}."
+
+
+def opened(runs: Sequence[Run], scenario: Scenario) -> None:
+    """Where the comparison came from the Library: its title, and whether its figures still hold."""
+    content = share.opened(scenario)
+    if content is None:
+        return
+    try:
+        saved = keep.store().saved(content.name)
+    except StoreError as error:
+        st.warning(plain(f"{error}."))
+        return
+    if saved:
+        by = f" by {saved.owner}" if saved.owner else ""
+        tags = "".join(f" · {tag}" for tag in saved.tags)
+        st.caption(f"**{plain(saved.title)}** · {plain(f'saved {day(saved.at)}{by}{tags}')}")
+    if changed := keep.changed_since(content.about, runs, scenario):
+        st.warning(
+            plain(
+                f"{len(changed)} figures differ from when this was saved, by slotscope"
+                f" {content.about['version']}: {', '.join(changed[:3])}."
+            )
+        )
