@@ -11,7 +11,12 @@ ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
 
 st.set_page_config(page_title="Slotscope", page_icon=ICON, layout="wide")
 page = st.navigation(
-    [st.Page("pages/compare.py", title="Compare", icon=":material/compare_arrows:", default=True)]
+    [
+        st.Page(
+            "pages/compare.py", title="Compare", icon=":material/compare_arrows:", default=True
+        ),
+        st.Page("pages/bring.py", title="Bring your own", icon=":material/upload_file:"),
+    ]
 )
 controls.presets()
 st.session_state.scenario, st.session_state.notices = controls.scenario()

@@ -2,11 +2,12 @@
 
 import streamlit as st
 
-from pages.ui import compare
+from pages.ui import beside, compare
 
 scenario, runs = compare.runs()
 compare.verdict(runs, scenario)
 compare.headline(runs, scenario)
+beside.beside(runs, scenario)
 compare.timeline(runs, scenario)
 compare.distributions(runs, scenario)
 compare.figures(runs, scenario)

@@ -43,7 +43,9 @@ def parser() -> argparse.ArgumentParser:
 
     i = commands.add_parser("inspect", help="what a trace or a benchmark's result says, and means")
     i.add_argument("path", metavar="FILE", type=Path)
-    i.add_argument("--columns", metavar="NAME=COLUMN,…", help=f"of an unknown CSV: {', '.join(ROLES)}")
+    i.add_argument(
+        "--columns", metavar="NAME=COLUMN,…", help=f"of an unknown CSV: {', '.join(ROLES)}"
+    )
     for name, p in SLO.items():
         i.add_argument(f"--{name.replace('_', '-')}", metavar="N", help=f"{p.label} ({p.span})")
     i.add_argument("--json", action="store_true", help="for machines")
@@ -90,11 +92,12 @@ def run_compare(args: argparse.Namespace) -> int:
 
 
 def run_inspect(args: argparse.Namespace) -> int:
-    mapping = dict(pair.split("=", 1) for pair in (args.columns or "").split(",") if "=" in pair)
-    if set(mapping) - set(ROLES) or (args.columns and not {"prompt_len", "output_len"} <= set(mapping)):
+    pairs = [pair.partition("=") for pair in (args.columns or "").split(",")]
+    mapping = {role: column for role, _, column in pairs if column}
+    if args.columns and not {"prompt_len", "output_len"} <= set(mapping) <= set(ROLES):
         raise ScenarioError(
             f"--columns {args.columns[:60]!r}: name prompt_len and output_len, and one of"
-            " arrival_ms, arrival_s, arrival_date, each as name=column"
+            " arrival_ms, arrival_s, arrival_date, each as role=column"
         )
     limits = {n: p.parse(getattr(args, n)) for n, p in SLO.items() if getattr(args, n) is not None}
     found = report(bring(args.path, args.path.name, mapping or None), Slo(**limits))

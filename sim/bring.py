@@ -30,6 +30,14 @@ class Brought(NamedTuple):
     measured: list[Measured]
     bad: results.Bads | None
 
+    @property
+    def label(self) -> str:
+        return self.trace.form.label if self.trace else self.form.label if self.form else ""
+
+    @property
+    def bad_rows(self) -> int:
+        return self.trace.bad_rows if self.trace else self.bad.count if self.bad else 0
+
     def workloads(self) -> dict[str, tuple[Workload, Measured | None]]:
         """What can be simulated, by the name that a link gives to it."""
         if self.trace is not None:
@@ -90,7 +98,7 @@ def simulated(name: str, measured: Measured) -> tuple[Scenario, list[str]]:
     block = int(measured.limits.get("block_size", Limits().block_size))
     assumed: dict[str, float] = {
         "max_num_seqs": 256,
-        "max_num_batched_tokens": max(8_192, 256),
+        "max_num_batched_tokens": 8_192,
         "max_model_len": max(Limits().max_model_len, 1 << longest.bit_length()),
         "num_gpu_blocks": max(Limits().num_gpu_blocks, _peak_blocks(measured, block)),
         "block_size": block,
@@ -218,15 +226,21 @@ def _of_run(m: Measured, slo: Slo) -> dict[str, Any]:
         "states": m.states,
         "figures": {n: None if math.isnan(v) else v for n, v in figures.items()},
         "own": [
-            {"name": o.name, "theirs": o.theirs, "unit": o.unit, "meaning": o.meaning,
-             "ours": None if math.isnan(o.ours) else o.ours, "said": str(o)}
+            {
+                "name": o.name,
+                "theirs": o.theirs,
+                "unit": o.unit,
+                "meaning": o.meaning,
+                "ours": None if math.isnan(o.ours) else o.ours,
+                "said": str(o),
+            }
             for o in m.own
         ],
         "agree": m.agree,
         "limits": m.limits,
         "cost": m.cost,
         "notes": m.notes,
-    }  # fmt: skip
+    }
 
 
 def as_text(r: dict[str, Any]) -> str:

@@ -40,7 +40,7 @@ def check_size(content: bytes, filename: str) -> None:
         )
 
 
-def opened(source: Source) -> BinaryIO:
+def opened(source: Source) -> BinaryIO | gzip.GzipFile:
     """The bytes of a file, unpacked where they are gzip's."""
     raw: Any = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
     packed = raw.read(2) == b"\x1f\x8b"
@@ -73,7 +73,7 @@ def lines(source: Source, filename: str, size: int = PIECE) -> Iterator[tuple[in
         yield number, rest
 
 
-def _block(file: BinaryIO, size: int, filename: str) -> bytes:
+def _block(file: BinaryIO | gzip.GzipFile, size: int, filename: str) -> bytes:
     try:
         return file.read(size)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

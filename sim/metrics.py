@@ -283,9 +283,9 @@ def _figures() -> list[Figure]:
             "tok/s",
             1,
             "Output tokens of the requests that keep both limits / time to the last release.",
-            lambda run, slo: float(run.requests["output"][attained(run, slo)].sum())
-            / run.total
-            * 1e3,
+            lambda run, slo: (
+                float(run.requests["output"][attained(run, slo)].sum()) / run.total * 1e3
+            ),
         ),
         Figure(
             "longest_wait",

@@ -1,6 +1,5 @@
 """The parts of the comparison, in the order in which a person needs them."""
 
-import re
 from collections.abc import Sequence
 
 import pandas as pd
@@ -18,6 +17,7 @@ from sim.table import figure_table, requests_table, segments_table, stamp
 from . import charts, controls, share, tables
 from .export import export
 from .palette import variant_colours
+from .text import dark, plain
 from .timeline import opening_window, pack, shade_scale
 from .timeline import timeline as canvas
 
@@ -26,10 +26,6 @@ SHOWN = (
     ("ttft", "requests", "ttft_slo"),
     ("tpot", "requests", "tpot_slo"),
 )
-
-
-def dark() -> bool:
-    return st.context.theme.type == "dark"
 
 
 def runs() -> tuple[Scenario, list[Run]]:
@@ -43,7 +39,7 @@ def runs() -> tuple[Scenario, list[Run]]:
         name = scenario.traffic.trace
         st.info(
             f"This link shows a trace that is not part of it: drop the file"
-            f" {_plain(name)} in the sidebar."
+            f" {plain(name)} in the sidebar."
             if name
             else "Drop a trace in the sidebar, or choose other arrivals."
         )
@@ -51,20 +47,15 @@ def runs() -> tuple[Scenario, list[Run]]:
     try:
         runs = share.runs_of(scenario, trace)
     except ScenarioError as error:
-        st.error(f"{_plain(str(error))}.")
+        st.error(f"{plain(str(error))}.")
         st.stop()
     _notice(share.problem_of_pick(len(runs[0].requests)))
     return scenario, runs
 
 
-def _plain(text: str) -> str:
-    """Markdown that shows `text` as it is: an address may hold anything."""
-    return re.sub(r"([^A-Za-z0-9\s])", r"\\\1", text, flags=re.ASCII)
-
-
 def _notice(problems: Sequence[str]) -> None:
     if problems:
-        lines = [f"- {_plain(problem)}." for problem in problems]
+        lines = [f"- {plain(problem)}." for problem in problems]
         st.warning("\n".join(lines), title="Not as asked; this part is as in the opening scenario:")
 
 

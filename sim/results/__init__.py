@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..files import Head, Source, as_object, check_size, head, whole
+from ..files import Source, as_object, check_size, head, whole
 from ..metrics import FIGURES
 from ..parameter import ScenarioError
 from ..run import COLUMNS, Run
@@ -62,7 +62,7 @@ class Measured:
     notes: list[str] = field(default_factory=list)
     limits: dict[str, float] = field(default_factory=dict)  # of the server, where known
     policy: str = ""  # the scheduler's name in POLICIES, where known
-    cost: dict[str, float] = field(default_factory=dict)  # ms of a step, fitted to what was measured
+    cost: dict[str, float] = field(default_factory=dict)  # ms of a step, fitted to the file
     clients: int = 0  # a closed loop of so many; 0: requests came as they came
     series: dict[str, np.ndarray] = field(default_factory=dict)  # columns by time, of a log
 
@@ -84,8 +84,8 @@ class Measured:
         order = np.argsort(r["arrival"], kind="stable")
         r = r[order]
         arrival = np.zeros(len(r)) if self.clients else r["arrival"] - r["arrival"][0]
-        columns = (r[name].astype(np.int64) for name in ("prompt", "output", "limit"))
-        return Workload(arrival, *columns, self.clients)
+        prompt, output = r["prompt"].astype(np.int64), r["output"].astype(np.int64)
+        return Workload(arrival, prompt, output, output, self.clients)
 
 
 class Format(NamedTuple):
@@ -327,10 +327,16 @@ def closed_loop(e2e: np.ndarray, clients: int) -> np.ndarray:
     return arrival
 
 
-def drawn_arrivals(count: int, rate: float, burstiness: float = 1.0) -> np.ndarray:
-    """(n,) ms: gamma intervals at that rate, as vLLM's bench has them; by seed 0."""
-    gaps = np.random.default_rng(0).gamma(burstiness, 1e3 / rate / burstiness, count)
-    return np.append(0.0, gaps.cumsum()[:-1])
+def drawn_arrivals(e2e: np.ndarray, rate: float, burstiness: float, total: float) -> np.ndarray:
+    """(n,) ms: gamma intervals at that rate, as vLLM's bench has them, by seed 0.
+
+    Stretched so that the last of them is done at `total`, where that can be.
+    """
+    gaps = np.random.default_rng(0).gamma(burstiness, 1e3 / rate / burstiness, len(e2e))
+    arrival = np.append(0.0, gaps.cumsum()[:-1])
+    later = arrival > 0
+    factor = ((total - e2e[later]) / arrival[later]).min(initial=math.inf)
+    return arrival * factor if 0 < factor < math.inf else arrival
 
 
 from . import (  # noqa: E402, F401  a reader registers itself when its file is read

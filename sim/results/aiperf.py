@@ -26,8 +26,12 @@ NAMES = [
 ]
 
 
-@result("AIPerf records", "json", "keys metadata.request_start_ns, metrics",
-        lambda d: isinstance(d.get("metadata"), dict) and "request_start_ns" in d["metadata"])  # fmt: skip
+@result(
+    "AIPerf records",
+    "json",
+    "keys metadata.request_start_ns, metrics",
+    lambda d: isinstance(d.get("metadata"), dict) and "request_start_ns" in d["metadata"],
+)
 def aiperf(rows, bad: Bads) -> list[Measured]:
     """A line a request, unsorted; stamps in ns of the epoch, values in ms."""
     kept = []
@@ -59,10 +63,16 @@ def aiperf(rows, bad: Bads) -> list[Measured]:
     total = (max(end for _, end, *_ in kept) - zero) / 1e6
     label = f"AIPerf, {len(kept):,} requests"
     run = run_of(
-        label, arrival=arrival, prompt=prompt, output=column("output_sequence_length"), ttft=ttft,
-        e2e=column("request_latency"), total=total, gaps=[chunks(m) for *_, m, _ in kept],
+        label,
+        arrival=arrival,
+        prompt=prompt,
+        output=column("output_sequence_length"),
+        ttft=ttft,
+        e2e=column("request_latency"),
+        total=total,
+        gaps=[chunks(m) for *_, m, _ in kept],
         failed=failed,
-    )  # fmt: skip
+    )
     notes = [*NAMES, *spoken_notes(run)]
     if failed.any():
         notes.append("requests without a token are failures to it")
@@ -74,15 +84,23 @@ def aiperf(rows, bad: Bads) -> list[Measured]:
     return [Measured(label=label, run=run, states=states_of(run), notes=notes, cost=cost)]
 
 
-@result("AIPerf summary", "json", "keys request_latency.avg, time_to_first_token.avg",
-        lambda d: isinstance(d.get("request_latency"), dict) and "avg" in d["request_latency"])  # fmt: skip
+@result(
+    "AIPerf summary",
+    "json",
+    "keys request_latency.avg, time_to_first_token.avg",
+    lambda d: isinstance(d.get("request_latency"), dict) and "avg" in d["request_latency"],
+)
 def aiperf_json(rows, bad: Bads) -> list[Measured]:
     """Statistics by metric."""
     return [_summary({name: v for name, v in d.items() if isinstance(v, dict)}) for _, d in rows]
 
 
-@result("AIPerf summary CSV", "csv", "header Metric,avg,min,max",
-        lambda columns: tuple(columns[:4]) == ("Metric", "avg", "min", "max"))  # fmt: skip
+@result(
+    "AIPerf summary CSV",
+    "csv",
+    "header Metric,avg,min,max",
+    lambda columns: tuple(columns[:4]) == ("Metric", "avg", "min", "max"),
+)
 def aiperf_csv(text: str, bad: Bads) -> list[Measured]:
     """Tables one above the other, cells empty where there is nothing."""
     found, header = {}, []
@@ -122,15 +140,23 @@ def _summary(d: dict[str, dict]) -> Measured:
         figures,
         [
             (name, value(name), ours, over)
-            for name, ours in (("output_token_throughput", "tok_s"),
-                               ("request_throughput", "req_s"), ("goodput", "goodput"))
+            for name, ours in (
+                ("output_token_throughput", "tok_s"),
+                ("request_throughput", "req_s"),
+                ("goodput", "goodput"),
+            )
         ],
-    )  # fmt: skip
+    )
     failed = value("error_request_count")
-    states = {"completed": int(np.nan_to_num(value("request_count"))),
-              "failed": int(np.nan_to_num(failed))}  # fmt: skip
+    states = {
+        "completed": int(np.nan_to_num(value("request_count"))),
+        "failed": int(np.nan_to_num(failed)),
+    }
     return Measured(
-        label="AIPerf summary", states=states, notes=["a summary alone", *NAMES],
-        own=own, agree=agree,
+        label="AIPerf summary",
+        states=states,
+        notes=["a summary alone", *NAMES],
+        own=own,
+        agree=agree,
         figures={k: v for k, v in figures.items() if math.isfinite(v)},
-    )  # fmt: skip
+    )

@@ -38,15 +38,23 @@ MEANING = {
 }
 
 
-@result("SGLang bench_serving", "json", "keys backend, mean_e2e_latency_ms",
-        lambda d: "mean_e2e_latency_ms" in d and "backend" in d)  # fmt: skip
+@result(
+    "SGLang bench_serving",
+    "json",
+    "keys backend, mean_e2e_latency_ms",
+    lambda d: "mean_e2e_latency_ms" in d and "backend" in d,
+)
 def sglang(rows, bad: Bads) -> list[Measured]:
     """A line a run. A request's arrays are there with --output-details only."""
     return [_measured("SGLang bench_serving", d, "e2e_latency", _sglang, bad) for _, d in rows]
 
 
-@result("vLLM bench serve", "json", "keys backend, completed, mean_ttft_ms",
-        lambda d: {"backend", "completed", "mean_ttft_ms"} <= d.keys())  # fmt: skip
+@result(
+    "vLLM bench serve",
+    "json",
+    "keys backend, completed, mean_ttft_ms",
+    lambda d: {"backend", "completed", "mean_ttft_ms"} <= d.keys(),
+)
 def vllm(rows, bad: Bads) -> list[Measured]:
     """A request's arrays are there with --save-detailed, or in files of before 2025."""
     return [_measured("vLLM bench serve", d, "e2el", _vllm, bad) for _, d in rows]
@@ -59,10 +67,15 @@ def _measured(tool: str, d: dict, e2e: str, server, bad: Bads) -> Measured:
     limits, policy, notes = server(d)
     pairs = [
         (f"{stat}_{theirs}_ms", d.get(f"{stat}_{theirs}_ms"), f"{ours}_{key}", MEANING[ours])
-        for theirs, ours in (("ttft", "ttft"), ("tpot", "tpot"), ("itl", "itl"), (e2e, "e2e"),
-                             ("latency", "e2e"))
+        for theirs, ours in (
+            ("ttft", "ttft"),
+            ("tpot", "tpot"),
+            ("itl", "itl"),
+            (e2e, "e2e"),
+            ("latency", "e2e"),
+        )
         for stat, key in STATISTICS.items()
-    ]  # fmt: skip
+    ]
     pairs += [
         ("request_throughput", d.get("request_throughput"), "req_s", MEANING["req_s"]),
         ("output_throughput", d.get("output_throughput"), "tok_s", MEANING["tok_s"]),
@@ -87,12 +100,20 @@ def _measured(tool: str, d: dict, e2e: str, server, bad: Bads) -> Measured:
             " figures are of the arrays, throughput of these over the whole time"
         )
     own, agree = own_figures(known_figures(run, Slo()), pairs)
-    cost, fitted = ({}, []) if "drawn" in " ".join(said) else of_requests(run)
+    cost, fitted = of_requests(run)
     notes += fitted
     return Measured(
-        label=label, run=run, states=states_of(run), own=own, agree=agree, notes=notes,
-        limits=limits, policy=policy, clients=clients, cost=cost,
-    )  # fmt: skip
+        label=label,
+        run=run,
+        states=states_of(run),
+        own=own,
+        agree=agree,
+        notes=notes,
+        limits=limits,
+        policy=policy,
+        clients=clients,
+        cost=cost,
+    )
 
 
 def _arrays(d: dict, bad: Bads):
@@ -100,9 +121,10 @@ def _arrays(d: dict, bad: Bads):
     sizes = {name: len(d[name]) for name in ARRAYS}
     if len(set(sizes.values())) > 1:
         raise ScenarioError(
-            "its arrays differ in length, " + ", ".join(f"{k} {n}" for k, n in sizes.items())
+            "its arrays differ in length, "
+            + ", ".join(f"{k} {n}" for k, n in sizes.items())
             + ": the file is cut"
-        )  # fmt: skip
+        )
     prompt, output = (numbers(d[name], name, bad) for name in ("input_lens", "output_lens"))
     ttft = numbers(d["ttfts"], "ttfts", bad, 1e3)
     gaps = []
@@ -114,8 +136,9 @@ def _arrays(d: dict, bad: Bads):
     errors = d.get("errors") or []
     failed = np.array([bool(errors[k]) if k < len(errors) else False for k in range(len(ttft))])
     asked = None
-    total, real = as_number(d.get("total_output_tokens")), as_number(
-        d.get("total_output_tokens_retokenized")
+    total, real = (
+        as_number(d.get("total_output_tokens")),
+        as_number(d.get("total_output_tokens_retokenized")),
     )
     received = np.array([len(g) + 1 for g in gaps])
     if total > 0 and real < 0.97 * total and abs(received.sum() - real) < 0.03 * real:
@@ -127,9 +150,14 @@ def _arrays(d: dict, bad: Bads):
         output = received.astype(float)
     ttft[(output < 1) | (ttft <= 0) | failed] = np.nan
     kept = np.isfinite(prompt) & np.isfinite(output)
-    return (prompt[kept], output[kept], ttft[kept],
-            [g for g, k in zip(gaps, kept, strict=True) if k], failed[kept],
-            [k for k in np.flatnonzero(kept)]), asked  # fmt: skip
+    return (
+        prompt[kept],
+        output[kept],
+        ttft[kept],
+        [g for g, k in zip(gaps, kept, strict=True) if k],
+        failed[kept],
+        np.flatnonzero(kept),
+    ), asked
 
 
 def _run(label: str, d: dict, arrays, rate: float, cap: int):
@@ -137,24 +165,34 @@ def _run(label: str, d: dict, arrays, rate: float, cap: int):
     prompt, output, ttft, gaps, failed, rows = arrays
     e2e = ttft + np.array([g.sum() for g in gaps])
     clients, notes = 0, []
+    total = as_number(d.get("duration")) * 1e3
     starts = d.get("start_times")
     if isinstance(starts, list) and len(starts) == len(d["ttfts"]):
         arrival = np.array([starts[k] for k in rows], float) * 1e3
         arrival -= arrival.min()
     elif math.isfinite(rate):
-        arrival = drawn_arrivals(len(ttft), rate, as_number(d.get("burstiness") or 1.0))
+        burstiness = as_number(d.get("burstiness") or 1.0)
+        arrival = drawn_arrivals(np.nan_to_num(e2e), rate, burstiness, total)
         notes.append(
-            f"no arrival times in the file: drawn at {rate:g} req/s by seed 0, so that single"
-            " requests can't be compared"
+            f"no arrival times in the file: drawn at {rate:g} req/s by seed 0 over the run's duration, so that single"
+            " requests can't be compared, and a cost fitted to them is rough"
         )
     elif cap:
         arrival, clients = closed_loop(e2e, cap), cap
         notes.append(f"a closed loop of {cap}: each is sent when one before it is done")
     else:
         arrival = np.zeros(len(ttft))
-    total = as_number(d.get("duration")) * 1e3
-    run = run_of(label, arrival=arrival, prompt=prompt, output=output, ttft=ttft, e2e=e2e,
-                 total=total, gaps=gaps, failed=failed)  # fmt: skip
+    run = run_of(
+        label,
+        arrival=arrival,
+        prompt=prompt,
+        output=output,
+        ttft=ttft,
+        e2e=e2e,
+        total=total,
+        gaps=gaps,
+        failed=failed,
+    )
     return run, clients, notes
 
 

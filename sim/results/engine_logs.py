@@ -1,5 +1,7 @@
-"""What engines say of themselves every few seconds: vLLM's V0 and V1 log lines, SGLang's decode
-lines, and step logs as CSV. No requests; steps to calibrate a cost by, and how full the pool was."""
+"""What engines say of themselves every few seconds: log lines of vLLM and SGLang, step logs as CSV.
+
+No requests; steps to calibrate a cost by, and how full the pool was.
+"""
 
 import csv
 import io
@@ -19,8 +21,9 @@ VLLM = re.compile(
     r"(?:Waiting|Pending): (?P<waiting>\d+) reqs, GPU KV cache usage: (?P<kv>[\d.]+)%"
 )
 SGLANG = re.compile(
-    r"\[(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[^\]]*\] Decode batch[^#]*#running-req: (?P<running>\d+)"
-    r".*?token usage: (?P<kv>[\d.]+).*?gen throughput \(token/s\): (?P<output>[\d.]+)"
+    r"\[(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[^\]]*\] Decode batch[^#]*"
+    r"#running-req: (?P<running>\d+).*?token usage: (?P<kv>[\d.]+)"
+    r".*?gen throughput \(token/s\): (?P<output>[\d.]+)"
     r"(?:.*?#queue-req: (?P<waiting>\d+))?"
 )
 CSVS = {  # ours -> the names that step logs have for it
@@ -33,8 +36,12 @@ CSVS = {  # ours -> the names that step logs have for it
 }
 
 
-@result("vLLM log", "text", "lines of Avg prompt throughput … Running: … reqs",
-        lambda text: bool(VLLM.search(text)))  # fmt: skip
+@result(
+    "vLLM log",
+    "text",
+    "lines of Avg prompt throughput … Running: … reqs",
+    lambda text: bool(VLLM.search(text)),
+)
 def vllm_log(text: str, bad: Bads) -> list[Measured]:
     """No year and no zone; two records may stand on one line; prefixes are passed over."""
     rows = [m.groupdict() for m in VLLM.finditer(text)]
@@ -49,13 +56,19 @@ def vllm_log(text: str, bad: Bads) -> list[Measured]:
     preempted = len(re.findall(r"is preempted by", text))
     said = [f"preemptions that the whole file logs: {preempted}"] if preempted else []
     return [
-        _series(f"vLLM log, {given[0][1]['at']}", [t for t, _ in given], [r for _, r in given], said)
+        _series(
+            f"vLLM log, {given[0][1]['at']}", [t for t, _ in given], [r for _, r in given], said
+        )
         for given in engines.values()
     ]
 
 
-@result("SGLang log", "text", "lines of Decode batch … #running-req",
-        lambda text: bool(SGLANG.search(text)))  # fmt: skip
+@result(
+    "SGLang log",
+    "text",
+    "lines of Decode batch … #running-req",
+    lambda text: bool(SGLANG.search(text)),
+)
 def sglang_log(text: str, bad: Bads) -> list[Measured]:
     """Token usage is a share, not per cent."""
     rows = [m.groupdict() for m in SGLANG.finditer(text)]
@@ -65,14 +78,19 @@ def sglang_log(text: str, bad: Bads) -> list[Measured]:
     return [_series("SGLang log", [_seconds(row["at"]) for row in rows], rows, [])]
 
 
-@result("Step log", "csv", "columns prompt_throughput, running",
-        lambda columns: all(set(names) & set(columns) for names in CSVS.values()))  # fmt: skip
+@result(
+    "Step log",
+    "csv",
+    "columns prompt_throughput, running",
+    lambda columns: all(set(names) & set(columns) for names in CSVS.values()),
+)
 def step_log(text: str, bad: Bads) -> list[Measured]:
     """Samples of throughput and queue; the time is any monotonic clock's."""
     lines = list(csv.reader(io.StringIO(text)))
     header = [name.strip() for name in lines[0]]
-    place = {ours: next(header.index(n) for n in names if n in header)
-             for ours, names in CSVS.items()}  # fmt: skip
+    place = {
+        ours: next(header.index(n) for n in names if n in header) for ours, names in CSVS.items()
+    }
     rows, times = [], []
     for number, line in enumerate(lines[1:], 2):
         if not line:
@@ -93,17 +111,22 @@ def _seconds(text: str) -> float:
 
 
 def _series(label: str, times: list[float], rows: list[dict], notes: list[str]) -> Measured:
-    series = {name: np.array([as_number(row.get(name) or 0) for row in rows])
-              for name in ("prompt", "output", "running", "waiting", "kv")}  # fmt: skip
+    series = {
+        name: np.array([as_number(row.get(name) or 0) for row in rows])
+        for name in ("prompt", "output", "running", "waiting", "kv")
+    }
     series["t"] = np.array(times) - times[0]
     span = float(series["t"][-1])
     notes = [f"{len(rows)} samples over {span:,.0f} s; no requests: nothing to simulate", *notes]
     notes += _pool(series)
     cost, said = of_samples(series)
     return Measured(
-        label=label, series=series, notes=notes + said, cost=cost,
+        label=label,
+        series=series,
+        notes=notes + said,
+        cost=cost,
         figures={"tok_s": float(np.average(series["output"]))},
-    )  # fmt: skip
+    )
 
 
 def _pool(s: dict[str, np.ndarray]) -> list[str]:

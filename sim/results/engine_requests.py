@@ -9,8 +9,12 @@ KEYS = ("input_toks", "output_toks", "arrival_time")
 STAMPS = ("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
 
 
-@result("vLLM engine requests", "json", "keys arrival_time, scheduled_ts, first_token_ts",
-        lambda d: {*KEYS, *STAMPS} <= d.keys())  # fmt: skip
+@result(
+    "vLLM engine requests",
+    "json",
+    "keys arrival_time, scheduled_ts, first_token_ts",
+    lambda d: {*KEYS, *STAMPS} <= d.keys(),
+)
 def engine_requests(rows, bad: Bads) -> list[Measured]:
     """arrival_time is an epoch, the *_ts are of a monotonic clock: the smallest distance between
     them, of the request that was queued at once, sets one against the other."""
@@ -31,9 +35,15 @@ def engine_requests(rows, bad: Bads) -> list[Measured]:
     queued, start, first, last = ((c[name] - zero) * 1e3 for name in STAMPS)
     label = f"vLLM engine, {len(arrival):,} requests"
     run = run_of(
-        label, arrival=arrival, prompt=c["input_toks"], output=c["output_toks"],
-        ttft=first - arrival, e2e=last - arrival, start=start, total=float(last.max()),
-    )  # fmt: skip
+        label,
+        arrival=arrival,
+        prompt=c["input_toks"],
+        output=c["output_toks"],
+        ttft=first - arrival,
+        e2e=last - arrival,
+        start=start,
+        total=float(last.max()),
+    )
     late = float((queued - arrival).max())
     notes = [
         "two clocks: arrival_time is an epoch and the stamps are monotonic; set together by the"
@@ -43,6 +53,12 @@ def engine_requests(rows, bad: Bads) -> list[Measured]:
     ]
     cost, fitted = of_requests(run)
     return [
-        Measured(label=label, run=run, states=states_of(run), policy="vllm_v1", cost=cost,
-                 notes=[*notes, *spoken_notes(run), *fitted])
-    ]  # fmt: skip
+        Measured(
+            label=label,
+            run=run,
+            states=states_of(run),
+            policy="vllm_v1",
+            cost=cost,
+            notes=[*notes, *spoken_notes(run), *fitted],
+        )
+    ]

@@ -28,10 +28,12 @@ from .fit import of_requests
 
 OLD = {
     "time_to_first_token_ms": (
-        "ttft", "a request without a token counts as minus the epoch, or as 0"),
+        "ttft",
+        "a request without a token counts as minus the epoch, or as 0",
+    ),
     "inter_token_latency_ms": ("tpot", "requests of one token, or of none, count as 0"),
     "time_per_output_token_ms": ("tpot", "(last - first) / tokens, not / (tokens - 1)"),
-}  # fmt: skip
+}
 NEW = {
     "time_to_first_token_ms": ("ttft", "requests without a token are counted as 0"),
     "inter_token_latency_ms": ("tpot", "weighted by tokens, not a mean over requests"),
@@ -41,8 +43,12 @@ STATISTICS = {"mean": "mean", "median": "p50"}
 PERCENTILES = ("p001", "p01", "p05", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "p999")
 
 
-@result("GuideLLM", "json", "key benchmarks, with metrics and requests",
-        lambda d: isinstance(d.get("benchmarks"), list))  # fmt: skip
+@result(
+    "GuideLLM",
+    "json",
+    "key benchmarks, with metrics and requests",
+    lambda d: isinstance(d.get("benchmarks"), list),
+)
 def guidellm(rows, bad: Bads) -> list[Measured]:
     """A run a benchmark."""
     found = []
@@ -65,20 +71,31 @@ def _benchmark(b: dict, version: str, bad: Bads) -> Measured:
     ]
     meanings = OLD if old else NEW
     pairs = [
-        (f"{name}, {stat}", (b["metrics"].get(name) or {}).get("successful", {}).get(stat),
-         f"{ours}_{key}", meaning)
+        (
+            f"{name}, {stat}",
+            (b["metrics"].get(name) or {}).get("successful", {}).get(stat),
+            f"{ours}_{key}",
+            meaning,
+        )
         for name, (ours, meaning) in meanings.items()
         for stat, key in STATISTICS.items()
-    ]  # fmt: skip
+    ]
     latency = (b["metrics"].get("request_latency") or {}).get("successful") or {}
-    pairs += [("request_latency, mean", as_number(latency.get("mean")) * 1e3, "e2e_mean",
-               "seconds in the file; requests without a token are counted")]  # fmt: skip
+    pairs += [
+        (
+            "request_latency, mean",
+            as_number(latency.get("mean")) * 1e3,
+            "e2e_mean",
+            "seconds in the file; requests without a token are counted",
+        )
+    ]
     if not records:
         own = [pair for pair in pairs if "time_per_output_token" in pair[0]]
         figures = {f: as_number(v) for n, v, f, m in pairs if (n, v, f, m) not in own}
         own, agree = own_figures(figures, own)
-        return Measured(label=label, figures=figures, own=own, agree=agree,
-                        notes=["a summary alone"])  # fmt: skip
+        return Measured(
+            label=label, figures=figures, own=own, agree=agree, notes=["a summary alone"]
+        )
     run, notes = _run(label, b, records, bad)
     counts = b.get("request_totals") or b["metrics"].get("request_totals") or {}
     listed = states_of(run)
@@ -96,11 +113,25 @@ def _benchmark(b: dict, version: str, bad: Bads) -> Measured:
     good = ((b["metrics"].get("time_to_first_token_ms") or {}).get("successful") or {}).get("mean")
     own, agree = own_figures(known_figures(run, Slo()), pairs)
     if total is not None and good and 0 < total < 0.995 * good:
-        own.append(Own("time_to_first_token_ms, total, mean", total, good, "ms",
-                       "zeros of failed requests are in it"))  # fmt: skip
+        own.append(
+            Own(
+                "time_to_first_token_ms, total, mean",
+                total,
+                good,
+                "ms",
+                "zeros of failed requests are in it",
+            )
+        )
     cost, fitted = of_requests(run)
-    return Measured(label=label, run=run, states=listed, own=own, agree=agree, cost=cost,
-                    notes=[*notes, *spoken_notes(run), *fitted])  # fmt: skip
+    return Measured(
+        label=label,
+        run=run,
+        states=listed,
+        own=own,
+        agree=agree,
+        cost=cost,
+        notes=[*notes, *spoken_notes(run), *fitted],
+    )
 
 
 def _run(label: str, b: dict, records, bad: Bads):
@@ -124,21 +155,43 @@ def _run(label: str, b: dict, records, bad: Bads):
         if failed or not output or not ttft > 0:
             ttft = math.nan
         columns.append(
-            (start * 1e3, as_number(r.get("prompt_tokens")), output, ttft,
-             (as_number(end) - start) * 1e3, (as_number(last) - start) * 1e3, failed)
-        )  # fmt: skip
+            (
+                start * 1e3,
+                as_number(r.get("prompt_tokens")),
+                output,
+                ttft,
+                (as_number(end) - start) * 1e3,
+                (as_number(last) - start) * 1e3,
+                failed,
+            )
+        )
     columns.sort(key=lambda c: c[0])
-    arrival, prompt, output, ttft, e2e, last, failed = (np.array(c) for c in zip(*columns, strict=True))
+    arrival, prompt, output, ttft, e2e, last, failed = (
+        np.array(c) for c in zip(*columns, strict=True)
+    )
     arrival = arrival - arrival[0]
     total = as_number(b.get("duration")) * 1e3
     last = np.where(np.isfinite(last), last, e2e)
-    run = run_of(label, arrival=arrival, prompt=prompt, output=output, ttft=ttft, e2e=e2e,
-                 last=last, total=total, failed=failed.astype(bool))  # fmt: skip
+    run = run_of(
+        label,
+        arrival=arrival,
+        prompt=prompt,
+        output=output,
+        ttft=ttft,
+        e2e=e2e,
+        last=last,
+        total=total,
+        failed=failed.astype(bool),
+    )
     return run, ["its inter_token_latency_ms is what is called TPOT here; it has no gaps (ITL)"]
 
 
-@result("GuideLLM CSV", "csv", "three header rows, the first with Run Info or Benchmark",
-        lambda columns: "Time to First Token" in columns)  # fmt: skip
+@result(
+    "GuideLLM CSV",
+    "csv",
+    "three header rows, the first with Run Info or Benchmark",
+    lambda columns: "Time to First Token" in columns,
+)
 def guidellm_csv(text: str, bad: Bads) -> list[Measured]:
     """Three header rows, then a row a benchmark."""
     rows = list(csv.reader(io.StringIO(text)))
@@ -156,8 +209,10 @@ def guidellm_csv(text: str, bad: Bads) -> list[Measured]:
 
 def _row(d: dict[tuple[str, str, str], str]) -> Measured:
     def statistics(group: str, unit: str, metric: str, scale: float = 1.0) -> dict[str, float]:
-        out = {f"{metric}_{key}": as_number(d.get((group, unit, stat))) * scale
-               for stat, key in (("Mean", "mean"), ("Median", "p50"))}  # fmt: skip
+        out = {
+            f"{metric}_{key}": as_number(d.get((group, unit, stat))) * scale
+            for stat, key in (("Mean", "mean"), ("Median", "p50"))
+        }
         listed = json.loads(d.get((group, unit, "Percentiles")) or "[]")
         named = dict(zip(PERCENTILES, listed, strict=False))
         out |= {f"{metric}_{p}": as_number(named.get(p)) * scale for p in ("p90", "p95", "p99")}
@@ -169,15 +224,29 @@ def _row(d: dict[tuple[str, str, str], str]) -> Measured:
     figures["req_s"] = as_number(d.get(("Server Throughput", "Successful Requests/Sec", "Mean")))
     own_tpot = as_number(d.get(("Time per Output Token", "Successful ms", "Mean")))
     own, agree = own_figures(
-        figures, [("Time per Output Token, mean", own_tpot, "tpot_mean",
-                   NEW["time_per_output_token_ms"][1])],
-    )  # fmt: skip
-    states = {name.lower(): int(as_number(d.get(("Request Counts", name, "")) or 0))
-              for name in ("Successful", "Errored", "Incomplete")}  # fmt: skip
+        figures,
+        [
+            (
+                "Time per Output Token, mean",
+                own_tpot,
+                "tpot_mean",
+                NEW["time_per_output_token_ms"][1],
+            )
+        ],
+    )
+    states = {
+        name.lower(): int(as_number(d.get(("Request Counts", name, "")) or 0))
+        for name in ("Successful", "Errored", "Incomplete")
+    }
     strategy = d.get(("Benchmark", "Strategy", "")) or "run"
     return Measured(
-        label=f"GuideLLM CSV, {strategy}", own=own, agree=agree, states=states,
+        label=f"GuideLLM CSV, {strategy}",
+        own=own,
+        agree=agree,
+        states=states,
         figures={k: v for k, v in figures.items() if math.isfinite(v)},
-        notes=["a summary alone; TPOT (its Inter Token Latency) is weighted by tokens",
-               "requests without a token are among the successful, with TTFT 0"],
-    )  # fmt: skip
+        notes=[
+            "a summary alone; TPOT (its Inter Token Latency) is weighted by tokens",
+            "requests without a token are among the successful, with TTFT 0",
+        ],
+    )

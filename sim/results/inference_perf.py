@@ -4,16 +4,26 @@ import math
 
 from . import Measured, as_number, own_figures, result
 
-STATISTICS = {"mean": "mean", "median": "p50", "p90": "p90", "p95": "p95", "p99": "p99",
-              "max": "max"}  # fmt: skip
+STATISTICS = {
+    "mean": "mean",
+    "median": "p50",
+    "p90": "p90",
+    "p95": "p95",
+    "p99": "p99",
+    "max": "max",
+}
 HALF = (
     "every fragment of the stream is timed, two a token, so that at least half of the gaps are"
     " microseconds"
 )
 
 
-@result("inference-perf stage", "json", "keys load_summary, successes.latency",
-        lambda d: "load_summary" in d and "latency" in (d.get("successes") or {}))  # fmt: skip
+@result(
+    "inference-perf stage",
+    "json",
+    "keys load_summary, successes.latency",
+    lambda d: "load_summary" in d and "latency" in (d.get("successes") or {}),
+)
 def inference_perf(rows, bad) -> list[Measured]:
     """Seconds. Its TPOT and ITL are half the truth: TPOT is computed from its means."""
     return [_stage(d) for _, d in rows]
@@ -38,14 +48,18 @@ def _stage(d: dict) -> Measured:
         figures,
         [
             (f"{name}, mean", as_number((latency.get(name) or {}).get("mean")) * 1e3, ours, HALF)
-            for name, ours in (("time_per_output_token", "tpot_mean"),
-                               ("inter_token_latency", "tpot_mean"))
+            for name, ours in (
+                ("time_per_output_token", "tpot_mean"),
+                ("inter_token_latency", "tpot_mean"),
+            )
         ],
-    )  # fmt: skip
+    )
     asked, sent = (as_number(load.get(k)) for k in ("requested_rate", "achieved_rate"))
     which = "median" if forced else "mean"
-    notes = [f"a summary alone: TPOT mean is (E2E mean - TTFT mean) / (output {which} - 1)",
-             "requests/s is over the time to the last answer, the drain included"]  # fmt: skip
+    notes = [
+        f"a summary alone: TPOT mean is (E2E mean - TTFT mean) / (output {which} - 1)",
+        "requests/s is over the time to the last answer, the drain included",
+    ]
     if forced:
         notes.append(
             f"output lengths are tokenised again: half of them are within 3 % of {middle:g}, which"
@@ -58,33 +72,52 @@ def _stage(d: dict) -> Measured:
         )
     failed = int((d.get("failures") or {}).get("count") or 0)
     return Measured(
-        label=f"inference-perf, {asked:g} req/s asked", own=own, agree=agree, notes=notes,
+        label=f"inference-perf, {asked:g} req/s asked",
+        own=own,
+        agree=agree,
+        notes=notes,
         figures={k: v for k, v in figures.items() if math.isfinite(v)},
         states={"completed": int(ok.get("count") or 0), "failed": failed},
-    )  # fmt: skip
+    )
 
 
 def _statistics(of: dict | None, metric: str) -> dict[str, float]:
-    return {f"{metric}_{ours}": as_number((of or {}).get(theirs)) * 1e3
-            for theirs, ours in STATISTICS.items()}  # fmt: skip
+    return {
+        f"{metric}_{ours}": as_number((of or {}).get(theirs)) * 1e3
+        for theirs, ours in STATISTICS.items()
+    }
 
 
-@result("inference-perf, Prometheus", "json", "keys load_summary {}, successes.queue_len",
-        lambda d: "load_summary" in d and "queue_len" in (d.get("successes") or {}))  # fmt: skip
+@result(
+    "inference-perf, Prometheus",
+    "json",
+    "keys load_summary {}, successes.queue_len",
+    lambda d: "load_summary" in d and "queue_len" in (d.get("successes") or {}),
+)
 def inference_perf_prometheus(rows, bad) -> list[Measured]:
     """The server's own histograms over the stage's time."""
     found = []
     for _, d in rows:
         ok, figures = d["successes"], {}
-        for name, ours in (("time_to_first_token", "ttft"), ("request_latency", "e2e"),
-                           ("time_per_output_token", "tpot")):  # fmt: skip
+        for name, ours in (
+            ("time_to_first_token", "ttft"),
+            ("request_latency", "e2e"),
+            ("time_per_output_token", "tpot"),
+        ):
             figures |= _statistics(ok.get(name), ours)
         figures["tok_s"] = as_number((ok.get("output_len") or {}).get("rate"))
         figures["req_s"] = as_number(ok.get("rate"))
-        notes = ["as the server's histograms have it: percentiles are interpolated in buckets",
-                 "prompt_len and output_len `mean` are totals here, not means",
-                 "the window also counts what came before and after the stage"]  # fmt: skip
-        found.append(Measured(label="inference-perf, Prometheus", notes=notes,
-                              figures={k: v for k, v in figures.items() if math.isfinite(v)},
-                              states={"completed": int(ok.get("count") or 0)}))  # fmt: skip
+        notes = [
+            "as the server's histograms have it: percentiles are interpolated in buckets",
+            "prompt_len and output_len `mean` are totals here, not means",
+            "the window also counts what came before and after the stage",
+        ]
+        found.append(
+            Measured(
+                label="inference-perf, Prometheus",
+                notes=notes,
+                figures={k: v for k, v in figures.items() if math.isfinite(v)},
+                states={"completed": int(ok.get("count") or 0)},
+            )
+        )
     return found

@@ -20,12 +20,22 @@ from . import (
 
 ITL = "the sum of all gaps and TTFT / tokens: TTFT is in it"
 KEYS = ("ttft_s", "end_to_end_latency_s", "number_output_tokens", "number_input_tokens")
-QUANTILES = {"quantiles_p50": "p50", "quantiles_p90": "p90", "quantiles_p95": "p95",
-             "quantiles_p99": "p99", "mean": "mean", "max": "max"}  # fmt: skip
+QUANTILES = {
+    "quantiles_p50": "p50",
+    "quantiles_p90": "p90",
+    "quantiles_p95": "p95",
+    "quantiles_p99": "p99",
+    "mean": "mean",
+    "max": "max",
+}
 
 
-@result("LLMPerf requests", "json", "keys inter_token_latency_s, ttft_s",
-        lambda d: {"inter_token_latency_s", "ttft_s", "end_to_end_latency_s"} <= d.keys())  # fmt: skip
+@result(
+    "LLMPerf requests",
+    "json",
+    "keys inter_token_latency_s, ttft_s",
+    lambda d: {"inter_token_latency_s", "ttft_s", "end_to_end_latency_s"} <= d.keys(),
+)
 def llmperf(rows, bad: Bads) -> list[Measured]:
     """Seconds; tokens by its own tokenizer; failures have an error_code and TTFT 0."""
     ttft, e2e, output, prompt = (
@@ -37,27 +47,48 @@ def llmperf(rows, bad: Bads) -> list[Measured]:
     ttft[failed | (ttft <= 0)] = np.nan
     label = f"LLMPerf, {len(rows):,} requests"
     run = run_of(
-        label, arrival=np.zeros(len(rows)), prompt=prompt, output=output, ttft=ttft,
-        e2e=np.where(failed, np.nan, e2e), total=math.nan, failed=failed,
-    )  # fmt: skip
+        label,
+        arrival=np.zeros(len(rows)),
+        prompt=prompt,
+        output=output,
+        ttft=ttft,
+        e2e=np.where(failed, np.nan, e2e),
+        total=math.nan,
+        failed=failed,
+    )
     ours = known_figures(run, Slo())
     spoke = np.isfinite(ttft)
     mean = float(own_itl[spoke].mean()) if spoke.any() else math.nan
     own, agree = own_figures(ours, [("inter_token_latency_s, mean", mean, "tpot_mean", ITL)])
     codes = {d.get("error_code") for _, d in rows} - {None}
-    notes = ["no arrival times and no duration in the file: no throughput; a simulation sends all"
-             " at once to one client, say how many there were"]  # fmt: skip
+    notes = [
+        "no arrival times and no duration in the file: no throughput; a simulation sends all"
+        " at once to one client, say how many there were"
+    ]
     if failed.any():
         notes.append(
             f"{int(failed.sum())} of {len(rows)} failed (error {', '.join(map(str, codes))}): their"
             " zeros are no latencies"
         )
-    return [Measured(label=label, run=run, states=states_of(run), own=own, agree=agree, clients=1,
-                     notes=[*notes, *spoken_notes(run)])]  # fmt: skip
+    return [
+        Measured(
+            label=label,
+            run=run,
+            states=states_of(run),
+            own=own,
+            agree=agree,
+            clients=1,
+            notes=[*notes, *spoken_notes(run)],
+        )
+    ]
 
 
-@result("LLMPerf summary", "json", "keys results_ttft_s_mean, results_inter_token_latency_s_mean",
-        lambda d: "results_ttft_s_mean" in d)  # fmt: skip
+@result(
+    "LLMPerf summary",
+    "json",
+    "keys results_ttft_s_mean, results_inter_token_latency_s_mean",
+    lambda d: "results_ttft_s_mean" in d,
+)
 def llmperf_summary(rows, bad: Bads) -> list[Measured]:
     """Flat; quantiles of each."""
     return [_summary(d) for _, d in rows]
@@ -81,25 +112,47 @@ def _summary(d: dict) -> Measured:
     clients = int(as_number(d.get("num_concurrent_requests") or 0))
     label = f"LLMPerf summary, {clients} at once" if clients else "LLMPerf summary"
     notes = ["a summary alone: TPOT mean is (E2E mean - TTFT mean) / (output mean - 1)"]
-    return Measured(label=label, figures=_finite(figures), own=own, agree=agree, notes=notes,
-                    states={"completed": done, "failed": errors}, clients=clients)  # fmt: skip
+    return Measured(
+        label=label,
+        figures=_finite(figures),
+        own=own,
+        agree=agree,
+        notes=notes,
+        states={"completed": done, "failed": errors},
+        clients=clients,
+    )
 
 
-@result("llmperf-bench summary", "json", "concurrencies with first-time-to-token_mean_in_ms",
-        lambda d: bool(d) and all(isinstance(v, dict) and "first-time-to-token_mean_in_ms" in v
-                                  for v in d.values()))  # fmt: skip
+@result(
+    "llmperf-bench summary",
+    "json",
+    "concurrencies with first-time-to-token_mean_in_ms",
+    lambda d: (
+        bool(d)
+        and all(isinstance(v, dict) and "first-time-to-token_mean_in_ms" in v for v in d.values())
+    ),
+)
 def llmperf_bench(rows, bad: Bads) -> list[Measured]:
     """By concurrency."""
     found = []
     for _, d in rows:
         for key, one in d.items():
-            figures = {"ttft_mean": as_number(one["first-time-to-token_mean_in_ms"]),
-                       "tok_s": as_number(one.get("throughput_token_per_s"))}  # fmt: skip
+            figures = {
+                "ttft_mean": as_number(one["first-time-to-token_mean_in_ms"]),
+                "tok_s": as_number(one.get("throughput_token_per_s")),
+            }
             own, _ = own_figures(
                 {}, [("latency_ms_per_token", one.get("latency_ms_per_token"), "tpot_mean", ITL)]
             )
-            found.append(Measured(label=f"llmperf-bench, {key} at once", figures=_finite(figures),
-                                  own=own, clients=int(key), notes=["a summary alone"]))  # fmt: skip
+            found.append(
+                Measured(
+                    label=f"llmperf-bench, {key} at once",
+                    figures=_finite(figures),
+                    own=own,
+                    clients=int(key),
+                    notes=["a summary alone"],
+                )
+            )
     return found
 
 

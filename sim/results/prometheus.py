@@ -3,7 +3,7 @@
 import math
 import re
 
-from . import Measured, as_number, own_figures, result
+from . import Measured, as_number, result
 
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*$")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -15,12 +15,20 @@ OURS = {
     "e2e_request_latency_seconds": "e2e",
     "request_queue_time_seconds": "queue",
 }
-GAUGES = {"num_requests_running": "running", "num_requests_waiting": "waiting",
-          "gpu_cache_usage_perc": "KV pool", "kv_cache_usage_perc": "KV pool"}  # fmt: skip
+GAUGES = {
+    "num_requests_running": "running",
+    "num_requests_waiting": "waiting",
+    "gpu_cache_usage_perc": "KV pool",
+    "kv_cache_usage_perc": "KV pool",
+}
 
 
-@result("Prometheus text", "text", "lines of # TYPE, with vllm: or sglang: metrics",
-        lambda text: bool(re.search(r"^(vllm|sglang):\w+", text, re.MULTILINE)))  # fmt: skip
+@result(
+    "Prometheus text",
+    "text",
+    "lines of # TYPE, with vllm: or sglang: metrics",
+    lambda text: bool(re.search(r"^(vllm|sglang):\w+", text, re.MULTILINE)),
+)
 def prometheus(text: str, bad) -> list[Measured]:
     """Means are sums / counts; percentiles are interpolated within buckets, in order of models."""
     samples: dict[str, list[tuple[dict, float]]] = {}
@@ -34,8 +42,13 @@ def prometheus(text: str, bad) -> list[Measured]:
         name = match[1].partition(":")[2] or match[1]
         samples.setdefault(name, []).append((dict(LABEL.findall(match[2] or "")), value))
         bad.total += 1
-    models = {d["model_name"] for name, rows in samples.items() if name.endswith("_count")
-              for d, _ in rows if "model_name" in d}  # fmt: skip
+    models = {
+        d["model_name"]
+        for name, rows in samples.items()
+        if name.endswith("_count")
+        for d, _ in rows
+        if "model_name" in d
+    }
     return [_model(samples, model, len(models) > 1) for model in sorted(models) or [""]]
 
 
@@ -57,8 +70,9 @@ def _model(samples: dict, model: str, several: bool) -> Measured:
             figures[f"{ours}_{key}"] = interpolated(buckets, q) * 1e3
     own = []
     if of("time_per_output_token_seconds_count"):
-        gaps, done = total("time_per_output_token_seconds_count"), total(
-            "time_to_first_token_seconds_count"
+        gaps, done = (
+            total("time_per_output_token_seconds_count"),
+            total("time_to_first_token_seconds_count"),
         )
         notes.append(
             f"time_per_output_token_seconds has a sample a gap ({gaps:,.0f} for {done:,.0f}"
@@ -67,14 +81,21 @@ def _model(samples: dict, model: str, several: bool) -> Measured:
     notes += _gauges(samples, model)
     info = next((d for d, _ in samples.get("cache_config_info", ())), {})
     names = ("num_gpu_blocks", "block_size")
-    limits = {n: int(info[n]) for n in names if str(info.get(n, "")).isdigit()}
+    limits: dict[str, float] = {n: int(info[n]) for n in names if str(info.get(n, "")).isdigit()}
     if "enable_prefix_caching" in info:
         limits["enable_prefix_caching"] = int(info["enable_prefix_caching"] == "True")
     done = total("request_success_total")
     states = {"completed": int(done)} if math.isfinite(done) else {}
     label = f"Prometheus, {model}" if model else "Prometheus"
-    return Measured(label=label, figures=figures, notes=notes, limits=limits, states=states,
-                    own=own, policy="vllm_v1")  # fmt: skip
+    return Measured(
+        label=label,
+        figures=figures,
+        notes=notes,
+        limits=limits,
+        states=states,
+        own=own,
+        policy="vllm_v1",
+    )
 
 
 def _gauges(samples: dict, model: str) -> list[str]:

@@ -30,7 +30,6 @@ class Rows(NamedTuple):
     output: np.ndarray | None
     # Ids of the prompts' blocks, one request after the other, and where each request's begin.
     hashes: tuple[np.ndarray, np.ndarray] | None = None
-    limit: np.ndarray | None = None  # max_tokens declared, where it is not the output
 
 
 class Trace(NamedTuple):
@@ -150,9 +149,7 @@ def reading(
     workload = in_order(form, joined)
     keys = "keys" if form.kind == "jsonl" else "columns"
     how = f"{keys} {', '.join(mapping.values() if mapping else form.columns)}"
-    return Reading(
-        form, workload, rows, bad, bad_rows, counts, how, _notes(form, joined, workload)
-    )
+    return Reading(form, workload, rows, bad, bad_rows, counts, how, _notes(form, joined, workload))
 
 
 def _table(form, start, piece, number, filename, mapping) -> Table | None:
@@ -178,13 +175,15 @@ def _blanked(piece: bytes) -> bytes:
 def _kept(part: Rows, good: np.ndarray) -> Rows:
     if good.all():
         return part
-    columns = [None if c is None else c[good] for c in (part.arrival, part.prompt, part.output)]
-    limit = None if part.limit is None else part.limit[good]
+
+    def of_good(column):
+        return None if column is None else column[good]
+
     hashes = part.hashes
     if hashes is not None:
         sizes = np.diff(hashes[1])
         hashes = hashes[0][np.repeat(good, sizes)], np.append(0, sizes[good].cumsum())
-    return Rows(*columns, hashes, limit)
+    return Rows(of_good(part.arrival), of_good(part.prompt), of_good(part.output), hashes)
 
 
 def _joined(parts: list[Rows]) -> Rows:
@@ -202,7 +201,7 @@ def _joined(parts: list[Rows]) -> Rows:
         sizes = np.concatenate([np.diff(offsets) for _, offsets in each])
         flat = np.concatenate([flat for flat, _ in each])
         hashes = flat, np.append(0, sizes.cumsum())
-    return Rows(column("arrival"), column("prompt"), column("output"), hashes, column("limit"))
+    return Rows(column("arrival"), column("prompt"), column("output"), hashes)
 
 
 def in_order(form: Trace, rows: Rows) -> Workload:
@@ -214,7 +213,6 @@ def in_order(form: Trace, rows: Rows) -> Workload:
     none = np.zeros(len(some), np.int64)
     prompt = none if rows.prompt is None else rows.prompt
     output = none if rows.output is None else rows.output
-    limit = output if rows.limit is None else rows.limit
     if rows.arrival is None:
         arrival, order = np.full(len(some), np.nan), np.arange(len(some))
     else:
@@ -227,7 +225,7 @@ def in_order(form: Trace, rows: Rows) -> Workload:
         after = np.append(0, sizes.cumsum())
         place = np.arange(after[-1]) + np.repeat(offsets[:-1][order] - after[:-1], sizes)
         hashes = flat[place], after, form.tokens
-    return Workload(arrival, prompt[order], output[order], limit[order], hashes=hashes)
+    return Workload(arrival, prompt[order], output[order], output[order], hashes=hashes)
 
 
 def _notes(form: Trace, rows: Rows, w: Workload) -> list[str]:

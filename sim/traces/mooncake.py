@@ -5,9 +5,7 @@ import numpy as np
 from . import Rows, trace
 
 
-@trace(
-    "Mooncake", "jsonl", "timestamp", "input_length", "output_length", "hash_ids", tokens=512
-)
+@trace("Mooncake", "jsonl", "timestamp", "input_length", "output_length", "hash_ids", tokens=512)
 def mooncake(t):
     """Arrivals in ms; the conversation trace has ticks of 3 seconds. An id a 512-token block."""
     return _hashed(t, 512)

@@ -3,7 +3,9 @@
 from . import Rows, trace
 
 
-@trace("Splitwise (vidur)", "csv", "arrived_at", "num_prefill_tokens", "num_decode_tokens", unit="s")
+@trace(
+    "Splitwise (vidur)", "csv", "arrived_at", "num_prefill_tokens", "num_decode_tokens", unit="s"
+)
 def splitwise(t):
     """Azure's rows of 2023, seconds from 0."""
     arrival = t.numbers("arrived_at", "a number of seconds")

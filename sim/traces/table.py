@@ -63,9 +63,7 @@ class Table:
         values = _as_floats(column)
         with np.errstate(invalid="ignore"):  # inf has no remainder
             good = (values >= least) & (values <= LONGEST) & (values % 1 == 0)
-        self._demand(
-            name, column, good, f"a whole number of tokens from {least} to {LONGEST:,}"
-        )
+        self._demand(name, column, good, f"a whole number of tokens from {least} to {LONGEST:,}")
         return np.where(good, values, least).astype(np.int64)
 
     def dates(self, name: str) -> np.ndarray:
@@ -78,9 +76,7 @@ class Table:
             except pa.ArrowInvalid:
                 continue
         else:
-            dates = pd.to_datetime(
-                column.to_pandas(), format="ISO8601", utc=True, errors="coerce"
-            )
+            dates = pd.to_datetime(column.to_pandas(), format="ISO8601", utc=True, errors="coerce")
             known = np.asarray((dates > "1700") & (dates < "2200"))
             ticks = np.zeros(len(dates), np.int64)
             ticks[known] = np.asarray(dates[known].dt.tz_convert(None), "datetime64[ns]").astype(
@@ -94,7 +90,7 @@ class Table:
     def ids(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Lists of whole numbers: all of them, and where each row's begin (n + 1,)."""
         lists = self.data[name].combine_chunks()
-        sizes = np.asarray(pc.fill_null(pc.list_value_length(lists), 0), np.int64)
+        sizes = np.asarray(pc.call_function("list_value_length", [lists]).fill_null(0), np.int64)
         return np.asarray(lists.flatten(), np.int64), np.append(0, sizes.cumsum())
 
     def texts(self, name: str) -> np.ndarray:
