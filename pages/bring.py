@@ -4,6 +4,8 @@ import streamlit as st
 
 from pages.ui import brought
 
+if "scenario" not in st.session_state:  # a server's first visitor, at this page's own path
+    st.switch_page("app.py")
 st.header("Bring your own", anchor=False)
 brought.choose()
 if found := st.session_state.get("brought"):

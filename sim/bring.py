@@ -13,7 +13,7 @@ from .files import Source, head
 from .metrics import FIGURES
 from .parameter import ScenarioError
 from .results import Measured
-from .scenario import LIMITS, Scenario, Slo, Variant
+from .scenario import COSTING, LIMITS, Scenario, Slo, Variant
 from .state import Limits
 from .traces import Reading
 from .traffic import Traffic
@@ -71,10 +71,9 @@ def bring(
         if found is not None:
             form, measured, bad = found
             return Brought(filename, named(source), None, form, measured, bad)
-        labels = ", ".join(f.label for f in (*traces.TRACES.values(), *results.RESULTS.values()))
         raise ScenarioError(
-            f"{filename} is of no format known here: it begins with {start.line[:60]!r}. Known are"
-            f" {labels}. A CSV's columns can be named by hand"
+            f"{filename} is of no format known here, it begins with {start.line[:60]!r}: name the"
+            " columns of a CSV by hand, or begin it with arrival_ms,prompt_len,output_len"
         )
     reading = traces.reading(source, filename, mapping)
     return Brought(filename, named(source), reading, None, [], None)
@@ -119,7 +118,7 @@ def simulated(name: str, measured: Measured) -> tuple[Scenario, list[str]]:
     if unknown:
         said.append(f"assumed, since the file does not say: {_listed(unknown)}")
     if measured.cost:
-        cost = tuple(measured.cost[n] for n in COST_NAMES)
+        cost = tuple(measured.cost[n] for n in COSTING)
         said.append("the cost of a step is fitted to this very run: what is tested is scheduling")
     else:
         said.append("the cost of a step is the opening scenario's: fit or set it before comparing")
@@ -131,9 +130,6 @@ def simulated(name: str, measured: Measured) -> tuple[Scenario, list[str]]:
         cost=cost,
     )
     return scenario, said
-
-
-COST_NAMES = ("overhead_ms", "prefill_ms_per_token", "decode_base_ms", "decode_ms_per_seq")
 
 
 def _listed(values: Mapping[str, float]) -> str:

@@ -25,7 +25,7 @@ from sim.files import MAX_UPLOAD_MB, head
 from sim.metrics import FIGURES
 from sim.parameter import ScenarioError
 from sim.results import Measured
-from sim.scenario import Scenario
+from sim.scenario import COSTING, Scenario
 from sim.traces.plain import ROLES
 from sim.traffic import Lengths, Traffic
 from sim.workload import Workload
@@ -178,7 +178,7 @@ def show(found: Brought, scenario: Scenario) -> None:
     if r["kind"] == "trace":
         _trace(found, r, scenario)
     else:
-        _results(found, r)
+        _results(found, r, scenario)
     st.download_button(
         "inspect.json",
         json.dumps(r, indent=1),
@@ -211,29 +211,40 @@ def _trace(found: Brought, r: dict[str, Any], scenario: Scenario) -> None:
         table = pd.DataFrame(r["lengths"]).T.map(lambda x: f"{x:,.0f}")
         table.columns, table.index = ["mean", "median", "longest"], ["prompt", "output"]
         st.table(table.rename_axis("tokens"), border="horizontal", width="content")
-    _notes(r["notes"])
     (name, (workload, _)) = next(iter(found.workloads().items()))
     asked = replace(scenario, traffic=traffic_of(name, workload))
-    _go("Use it as traffic", asked)
+    part = [f"the first {FIRST:,} requests; the sidebar takes more"] if asked.traffic.first else []
+    _go("Use it as traffic", asked, part)
+    _notes(r["notes"])
 
 
-def _go(label: str, scenario: Scenario) -> None:
-    st.page_link(
-        "pages/compare.py",
-        label=f"**{label}**",
-        icon=":material/play_arrow:",
-        query_params=scenario.to_query(),
-    )
+def _go(label: str, scenario: Scenario, said: list[str]) -> None:
+    """What one click does with the file, and what that takes for granted."""
+    with st.container(border=True):
+        st.page_link(
+            "pages/compare.py",
+            label=f"**{label}**",
+            icon=":material/play_arrow:",
+            query_params=scenario.to_query(),
+        )
+        if said:
+            st.caption(plain("; ".join(said)) + ".")
 
 
-def _results(found: Brought, r: dict[str, Any]) -> None:
+def _results(found: Brought, r: dict[str, Any], scenario: Scenario) -> None:
     labels = [f"{k + 1}. {run['label']}" for k, run in enumerate(r["runs"])]
     k = 0
     if len(labels) > 1:
         k = labels.index(st.selectbox("Run", labels, key="run-of-file"))
     run, measured = r["runs"][k], found.measured[k]
     st.markdown(f"**{plain(run['label'])}**: {states_line(run)}.")
-    if run["figures"]:
+    held = {id(m): name for name, (_, m) in found.workloads().items()}
+    if id(measured) in held:
+        _go("Simulate what was measured", *simulated(held[id(measured)], measured))
+    elif measured.cost:
+        cost = tuple(measured.cost[name] for name in COSTING)
+        _go("Use its cost of a step", replace(scenario, cost=cost), [])
+    if any(FIGURES[name].metric for name in run["figures"]):
         st.table(figures_table(run["figures"]), border="horizontal")
     _others(run)
     if run["own"]:
@@ -246,11 +257,6 @@ def _results(found: Brought, r: dict[str, Any]) -> None:
         st.altair_chart(
             charts.log(measured.series, dark()), alt="Running, waiting and KV pool by time"
         )
-    held = {id(m): name for name, (_, m) in found.workloads().items()}
-    if id(measured) in held:
-        scenario, said = simulated(held[id(measured)], measured)
-        _notes(said)
-        _go("Simulate what was measured", scenario)
 
 
 def figures_table(figures: Mapping[str, float | None]) -> pd.DataFrame:

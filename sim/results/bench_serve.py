@@ -174,8 +174,8 @@ def _run(label: str, d: dict, arrays, rate: float, cap: int):
         burstiness = as_number(d.get("burstiness") or 1.0)
         arrival = drawn_arrivals(np.nan_to_num(e2e), rate, burstiness, total)
         notes.append(
-            f"no arrival times in the file: drawn at {rate:g} req/s by seed 0 over the run's duration, so that single"
-            " requests can't be compared, and a cost fitted to them is rough"
+            f"no arrival times in the file: drawn at {rate:g} req/s by seed 0, over the run's"
+            " duration, so that single requests can't be compared, and a fitted cost is rough"
         )
     elif cap:
         arrival, clients = closed_loop(e2e, cap), cap

@@ -26,7 +26,7 @@ def linear_cost(prefill, decodes, ms, of: str) -> tuple[dict[str, float], list[s
             break
         names.pop(int(np.argmin(found)))
     cost = dict.fromkeys(("decode_base_ms", *columns), 0.0)
-    cost |= {n: float(max(0.0, f)) for n, f in zip(names, found, strict=True)}
+    cost |= {n: float(f"{max(0.0, f):.4g}") for n, f in zip(names, found, strict=True)}
     off = np.abs(matrix @ found - ms) / ms
     said = ", ".join(f"{n} {v:.4g}" for n, v in cost.items() if v)
     return cost, [

@@ -93,11 +93,6 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def wanted() -> str:
-    """What a trace may look like."""
-    return ", or ".join(",".join(t.columns) for t in TRACES.values() if t.kind == "csv")
-
-
 def read(source: Source, filename: str = "the file") -> tuple[Trace, Workload]:
     """The trace in a file. ScenarioError as `reading`."""
     found = reading(source, filename)
@@ -119,8 +114,8 @@ def reading(
     form = plain.MAPPED if mapping else recognise(start)
     if form is None:
         raise ScenarioError(
-            f"{filename} is no trace known here: it begins with {start.line[:60]!r}. A CSV begins"
-            f" with {wanted()}; or name its columns by hand"
+            f"{filename} is no trace known here, it begins with {start.line[:60]!r}: name the"
+            " columns of a CSV by hand, or begin it with arrival_ms,prompt_len,output_len"
         )
     parts, bad, counts = [], [], {}
     bad_rows = rows = 0
@@ -232,10 +227,10 @@ def _notes(form: Trace, rows: Rows, w: Workload) -> list[str]:
     """What a person should know before using it."""
     notes = []
     if rows.arrival is None:
-        notes.append("lengths only, no arrivals: choose a rate, and prompt and output `trace`")
+        notes.append("lengths only, no arrivals: choose a rate, and prompt and output trace")
     elif rows.prompt is None:
         notes.append(
-            "arrivals only, drawn once from the file's rates and laws: choose arrivals `timed` and"
+            "arrivals only, drawn once from the file's rates and laws: choose arrivals timed and"
             " the lengths"
         )
     else:
@@ -245,7 +240,7 @@ def _notes(form: Trace, rows: Rows, w: Workload) -> list[str]:
             tick = float(np.median(np.diff(stamps))) / 1e3
             notes.append(
                 f"{len(w):,} requests share {len(stamps):,} arrival times, {tick:g} s apart in the"
-                f" median, up to {most:,} at once: `spread` 1 spreads them evenly"
+                f" median, up to {most:,} at once: spread 1 spreads them evenly"
             )
         if np.any(np.diff(rows.arrival) < 0):
             notes.append("rows were not in order of arrival and have been sorted")

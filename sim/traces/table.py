@@ -193,7 +193,7 @@ def json_table(piece: bytes, form: Any) -> Table | None:
     try:
         data = arrow_json.read_json(
             pa.BufferReader(piece),
-            arrow_json.ReadOptions(block_size=max(1 << 20, len(piece))),
+            arrow_json.ReadOptions(block_size=1 << 22),  # blocks are read in parallel
             arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
         return Table(data, {}, data.num_rows) if data.num_rows else None
