@@ -83,7 +83,9 @@ def asked(args: argparse.Namespace) -> Scenario:
 
 def run_compare(args: argparse.Namespace) -> int:
     scenario = asked(args)
-    trace = workload(Path(args.trace), args.trace) if args.trace else None
+    trace, said = workload(Path(args.trace), args.trace) if args.trace else (None, "")
+    if said:
+        print(said, file=sys.stderr)
     runs = compare(scenario, trace)
     if args.csv:
         write_csv(Path(args.csv), runs, scenario)

@@ -79,12 +79,14 @@ def bring(
     return Brought(filename, named(source), reading, None, [], None)
 
 
-def workload(source: Source, filename: str) -> Workload:
-    """The requests of a trace, or of the first run of a result."""
-    ready = bring(source, filename).workloads()
+def workload(source: Source, filename: str) -> tuple[Workload, str]:
+    """The requests of a trace, or of the first run of a result; and what is said of bad rows."""
+    found = bring(source, filename)
+    ready = found.workloads()
     if not ready:
         raise ScenarioError(f"{filename} has figures and no requests: nothing to simulate")
-    return next(iter(ready.values()))[0]
+    said = f"{filename}: {found.bad_rows:,} bad rows left out: inspect lists them"
+    return next(iter(ready.values()))[0], said if found.bad_rows else ""
 
 
 def simulated(name: str, measured: Measured) -> tuple[Scenario, list[str]]:
