@@ -145,9 +145,10 @@ def _seats(measured: Measured) -> int:
     r = r[np.isfinite(r["start"]) & np.isfinite(r["last"])]
     if not len(r):
         return 0
-    at = np.concatenate([r["start"], r["last"]])
-    order = np.argsort(at, kind="stable")
-    running = np.repeat([1, -1], len(r))[order].cumsum()
+    at = np.concatenate([r["start"], r["last"]]).round(3)  # us
+    change = np.repeat([1, -1], len(r))
+    order = np.lexsort((change, at))  # who leaves goes first
+    running = change[order].cumsum()
     full = at[order][running == running.max()]
     waited = np.searchsorted(np.sort(r["arrival"]), full) - np.searchsorted(
         np.sort(r["start"]), full, side="right"

@@ -9,6 +9,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -40,12 +41,13 @@ def check_size(content: bytes, filename: str) -> None:
         )
 
 
-def opened(source: Source) -> BinaryIO | gzip.GzipFile:
+@contextmanager
+def opened(source: Source) -> Iterator[BinaryIO | gzip.GzipFile]:
     """The bytes of a file, unpacked where they are gzip's."""
-    raw: Any = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
-    packed = raw.read(2) == b"\x1f\x8b"
-    raw.seek(0)
-    return gzip.GzipFile(fileobj=raw) if packed else raw
+    with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        yield gzip.GzipFile(fileobj=raw) if packed else raw
 
 
 def lines(source: Source, filename: str, size: int = PIECE) -> Iterator[tuple[int, bytes]]:

@@ -12,6 +12,7 @@ import heapq
 import inspect
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -131,7 +132,7 @@ def read(source: Source, filename: str) -> tuple[Format, list[Measured], Bads] |
     if isinstance(source, bytes):
         check_size(source, filename)
     start, bad = head(source, filename), Bads()
-    if start.line[0] in "{[":
+    if re.match(r"\{|\[\s*([\[{]|$)", start.line):
         content: Any = _objects(whole(source, filename), filename, bad)
         kinds, first = ("json",), content[0][1] if content else {}
     elif any(f.kind == "csv" and f.fits(start.columns) for f in RESULTS.values()):
@@ -151,6 +152,7 @@ def read(source: Source, filename: str) -> tuple[Format, list[Measured], Bads] |
         raise ScenarioError(
             f"{filename} looks like {form.label} and {lacks[:120]}: give the file as it was written"
         ) from None
+    bad.rows.sort()
     bad.total = bad.total or sum(sum(m.states.values()) for m in found) + bad.count
     if not found:
         first_bad = f": row {bad.rows[0][0]}: {bad.rows[0][1]}" if bad.rows else ""
@@ -225,6 +227,8 @@ def run_of(
     ttft nan: the request had no token. last: ms from arrival to the last token, where that is not
     e2e. gaps: of each request, ms between what it received.
     """
+    if not len(arrival):
+        raise ScenarioError(f"{label}: no request can be read: give the file as it was written")
     r = np.zeros(len(arrival), np.dtype([(name, REQUEST[name]) for name in COLUMNS]))
     spoke = np.isfinite(ttft)
     counts = np.nan_to_num(np.where(spoke, output, 0))
