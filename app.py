@@ -19,5 +19,5 @@ page = st.navigation(
     ]
 )
 controls.presets()
-st.session_state.scenario, st.session_state.notices = controls.scenario()
+st.session_state.scenario, st.session_state.notices = controls.scenario(page.url_path)
 page.run()

@@ -15,10 +15,17 @@ def address() -> dict[str, list[str]]:
     return {name: st.query_params.get_all(name) for name in st.query_params}
 
 
-def changed_address() -> dict[str, list[str]] | None:
-    """The address's scenario parameters, where it is not the one that the controls wrote."""
-    now = address()
-    if st.session_state.get("address") == now:
+def changed_address(page: str) -> dict[str, list[str]] | None:
+    """The address's scenario parameters, where it is not the one that the controls wrote.
+
+    Turning to another page leaves the address out, and the controls lose what they hold: there the
+    scenario stays the last one.
+    """
+    now, turned = address(), st.session_state.get("page", page) != page
+    st.session_state.page = page
+    if turned and not now:
+        now = st.session_state.get("address", now)
+    elif not turned and st.session_state.get("address") == now:
         return None
     # A link from this page to itself changes what we read, and not what the browser shows.
     st.session_state.came_by_link = "address" in st.session_state

@@ -120,7 +120,7 @@ def interpolated(buckets: list[tuple[float, float]], q: float) -> float:
         return math.nan
     rank, low, before = q * buckets[-1][1], 0.0, 0.0
     for high, count in buckets:
-        if count >= rank:
+        if count >= rank and count > before:
             if math.isinf(high):
                 return low
             return low + (high - low) * (rank - before) / (count - before)
