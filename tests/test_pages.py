@@ -378,7 +378,7 @@ def test_a_variant_has_limits_and_costs_of_its_own():
     assert board.address["v"][2] == "continuous:max_num_batched_tokens=512"
 
 
-@pytest.mark.parametrize("arrivals", [a for a in ARRIVALS if a != "trace"])
+@pytest.mark.parametrize("arrivals", [a for a in ARRIVALS if a not in ("trace", "timed")])
 def test_each_kind_of_arrivals_can_be_chosen_and_left_again(arrivals):
     board = Dashboard()
     for kind in (arrivals, "module"):

@@ -458,12 +458,12 @@ def test_two_blocks_are_the_same_exactly_where_the_trace_says_that_their_tokens_
     begins = np.append(0, np.cumsum([len(chain) for chain in ids]))
     w = Workload(0.0 * one, prompt, one, one, hashes=(flat, begins, tokens))
     ours, offsets = w.blocks(size)
-    for a in range(len(texts)):
-        for b in range(a):
-            for k in range(min(len(texts[a]), len(texts[b])) // size):
-                end = (k + 1) * size
-                same = texts[a][:end] == texts[b][:end]
-                assert (ours[offsets[a] + k] == ours[offsets[b] + k]) == same
+    prefixes = {}  # of tokens -> id
+    for i, text in enumerate(texts):
+        for k in range(len(text) // size):
+            prefix = tuple(text[: (k + 1) * size])
+            assert prefixes.setdefault(prefix, ours[offsets[i] + k]) == ours[offsets[i] + k]
+    assert len(set(prefixes.values())) == len(prefixes)
 
 
 def test_a_hash_list_of_another_block_size_is_bad():
