@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.ui import compare, export, sharing
+from pages.ui import beside, compare, export, sharing
 
 scenario, runs = compare.runs()
 sharing.opened(runs, scenario)
@@ -12,6 +12,7 @@ compare.load(runs, scenario)
 with st.container(horizontal=True):
     sharing.sharing(runs, scenario)
     export.files(runs, scenario)
+beside.beside(runs, scenario)
 compare.timeline(runs, scenario)
 compare.distributions(runs, scenario)
 compare.figures(runs, scenario)

@@ -1,4 +1,4 @@
-"""python -m sim compare | fidelity | golden | warm"""
+"""python -m sim compare | inspect | fidelity | golden | warm"""
 
 import argparse
 import json
@@ -6,13 +6,16 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from . import fidelity, traces
+from . import fidelity
+from .bring import as_text as inspected
+from .bring import bring, named, report, workload
 from .golden import replay_all
 from .jit import drop_stale
 from .parameter import ScenarioError
 from .run import compare
-from .scenario import PARAMETERS, TEXTS, Scenario
+from .scenario import PARAMETERS, SLO, TEXTS, Scenario, Slo
 from .table import as_dict, as_text, write_csv
+from .traces.plain import ROLES
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,13 +35,22 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--arrivals", help="module, poisson, gamma, constant, burst, closed or trace")
     c.add_argument("--cost", help="linear, roofline/h100-sxm/llama-3.1-8b or calibrated/step_ms=6")
     c.add_argument("--list", help="requests written out, for --arrivals list: ms:prompt:output;…")
-    c.add_argument("--trace", metavar="FILE", help="a CSV of requests, for --arrivals trace")
+    c.add_argument("--trace", metavar="FILE", help="a trace or a result, for --arrivals trace")
     for name in ("prompt", "output"):
         c.add_argument(f"--{name}", metavar="LENGTHS", help="e.g. lognormal:700:0.9:64:4096")
     for name, p in PARAMETERS.items():
         c.add_argument(f"--{name.replace('_', '-')}", metavar="N", help=f"{p.label} ({p.span})")
     c.add_argument("--json", action="store_true", help="for machines")
     c.add_argument("--csv", metavar="DIR", help="write requests, steps and segments there too")
+
+    i = commands.add_parser("inspect", help="what a trace or a benchmark's result says, and means")
+    i.add_argument("path", metavar="FILE", type=Path)
+    i.add_argument(
+        "--columns", metavar="NAME=COLUMN,…", help=f"of an unknown CSV: {', '.join(ROLES)}"
+    )
+    for name, p in SLO.items():
+        i.add_argument(f"--{name.replace('_', '-')}", metavar="N", help=f"{p.label} ({p.span})")
+    i.add_argument("--json", action="store_true", help="for machines")
 
     g = commands.add_parser("golden", help="replay recordings, and say where we differ")
     g.add_argument("path", metavar="FILE|DIR", type=Path)
@@ -50,8 +62,8 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def asked(args: argparse.Namespace) -> tuple[Scenario, bytes | None]:
-    """The scenario that the options ask for, and its trace. ScenarioError for the first fault."""
+def asked(args: argparse.Namespace) -> Scenario:
+    """The scenario that the options ask for. ScenarioError for the first fault."""
     query: dict[str, list[str]] = {}
     if args.scenario:
         query |= Scenario.query_of(Path(args.scenario).read_text())
@@ -60,27 +72,43 @@ def asked(args: argparse.Namespace) -> tuple[Scenario, bytes | None]:
         if problems:
             raise ScenarioError(problems[0])
         query |= scenario.to_query()
-    content = Path(args.trace).read_bytes() if args.trace else None
     for name in ("baseline", "cost", *TEXTS, *PARAMETERS):
         if getattr(args, name) is not None:
             query[name] = [getattr(args, name)]
     if args.policies is not None:
         query["v"] = args.policies.split(",")
-    if content is not None:
-        query |= {"trace": [traces.name_of(content)], "arrivals": query.get("arrivals", ["trace"])}
+    if args.trace:
+        name = [named(Path(args.trace))]
+        query |= {"trace": name, "arrivals": query.get("arrivals", ["trace"])}
     scenario, problems = Scenario.from_query(query)
     if problems:
         raise ScenarioError(problems[0])
-    return scenario, content
+    return scenario
 
 
 def run_compare(args: argparse.Namespace) -> int:
-    scenario, content = asked(args)
-    trace = traces.read(content, args.trace)[1] if content is not None else None
+    scenario = asked(args)
+    trace, said = workload(Path(args.trace), args.trace) if args.trace else (None, "")
+    if said:
+        print(said, file=sys.stderr)
     runs = compare(scenario, trace)
     if args.csv:
         write_csv(Path(args.csv), runs, scenario)
     print(json.dumps(as_dict(runs, scenario), indent=1) if args.json else as_text(runs, scenario))
+    return 0
+
+
+def run_inspect(args: argparse.Namespace) -> int:
+    pairs = [pair.partition("=") for pair in (args.columns or "").split(",")]
+    mapping = {role: column for role, _, column in pairs if column}
+    if args.columns and not {"prompt_len", "output_len"} <= set(mapping) <= set(ROLES):
+        raise ScenarioError(
+            f"--columns {args.columns[:60]!r}: name prompt_len and output_len, and one of"
+            " arrival_ms, arrival_s, arrival_date, each as role=column"
+        )
+    limits = {n: p.parse(getattr(args, n)) for n, p in SLO.items() if getattr(args, n) is not None}
+    found = report(bring(args.path, args.path.name, mapping or None), Slo(**limits))
+    print(json.dumps(found, indent=1) if args.json else inspected(found))
     return 0
 
 

@@ -77,3 +77,20 @@ def verdicts(runs: Sequence[Run], baseline: int) -> list[str]:
         return abs(METRICS["ttft"].of(run).mean - METRICS["ttft"].of(base).mean)
 
     return [verdict(run, base) for run in sorted(others, key=distance)]
+
+
+def against_measured(measured: Run, runs: Sequence[Run]) -> list[str]:
+    """How far each simulated run is from what was measured, in one sentence."""
+    sentences = []
+    for run in runs:
+        parts = []
+        for name, q in (("ttft", 0.5), ("tpot", 0.5), ("e2e", 0.5)):
+            truth, ours = (METRICS[name].of(r).quantile(q) for r in (measured, run))
+            if math.isnan(truth) or truth <= 0:
+                continue
+            off = 100 * (ours / truth - 1)
+            far = f"{abs(off):.2g} % {'above' if off > 0 else 'below'}" if abs(off) >= 0.5 else "as"
+            parts.append(f"{METRICS[name].label} p50 {far} measured")
+        if parts:
+            sentences.append(f"{run.label}: {', '.join(parts)}.")
+    return sentences

@@ -278,6 +278,16 @@ def _figures() -> list[Figure]:
             lambda run, slo: float(attained(run, slo).sum()) / run.total * 1e3,
         ),
         Figure(
+            "good_tok_s",
+            "Good output",
+            "tok/s",
+            1,
+            "Output tokens of the requests that keep both limits / time to the last release.",
+            lambda run, slo: (
+                float(run.requests["output"][attained(run, slo)].sum()) / run.total * 1e3
+            ),
+        ),
+        Figure(
             "longest_wait",
             "Longest wait for a seat",
             "ms",

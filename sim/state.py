@@ -30,11 +30,12 @@ STOPS = (
 )
 
 # Why a request was turned away at the door.
-ADMITTED, TOO_LONG, TOO_LARGE = range(3)
+ADMITTED, TOO_LONG, TOO_LARGE, FAILED = range(4)
 REFUSALS = (
     "let in",
     "its prompt leaves no room for a token within max_model_len",
     "prompt and declared limit need more blocks than the KV pool has",
+    "it failed on the server that was measured",
 )
 
 REQUEST = np.dtype(

@@ -68,6 +68,7 @@ ARRIVALS = {
     "burst": "all at once",
     "closed": "closed loop: a client sends its next request when its last one is done",
     "trace": "a file's own arrivals and lengths",
+    "timed": "a file's own arrivals, lengths drawn",
     "list": "written out: arrival ms:prompt:output[:priority], ;",
 }
 
@@ -81,6 +82,7 @@ MIXED = (
     "prefixes",
     "prefix_tokens",
 )
+WINDOW = ("first", "since", "until", "speed", "spread")
 RATED = ("rate", "duration", *MIXED)
 USES = {
     "module": (*RATED, "as_printed"),
@@ -89,7 +91,8 @@ USES = {
     "constant": RATED,
     "burst": ("requests", *MIXED),
     "closed": ("requests", "clients", *MIXED),
-    "trace": ("trace", "first", "since", "until", "speed"),
+    "trace": ("trace", *WINDOW),
+    "timed": ("trace", *WINDOW, *MIXED),
     "list": ("list",),
 }
 
@@ -123,6 +126,7 @@ class Traffic:
     since: float = number(0.0, 0.0, 1e9, "s", "Window from, s")
     until: float = number(0.0, 0.0, 1e9, "s", "Window to, s (0: end)")
     speed: float = number(1.0, 0.001, 10_000.0, "times", "Speed-up")
+    spread: int = number(0, 0, 1, "", "Spread arrivals that share a time: 1 or 0")
 
     @property
     def uses(self) -> tuple[str, ...]:
@@ -134,7 +138,7 @@ class Traffic:
     @property
     def expected(self) -> float:
         """Requests to expect; how many a trace has is known once it is read."""
-        if self.arrivals == "trace":
+        if self.arrivals in ("trace", "timed"):
             return self.first
         if self.arrivals == "list":
             return self.list.count(";") + 1
@@ -146,12 +150,15 @@ class Traffic:
             raise ScenarioError(
                 f"arrivals {self.arrivals[:40]!r} is unknown: use one of {', '.join(ARRIVALS)}"
             )
+        drawn = (self.prompt.kind, self.output.kind)
+        if self.arrivals == "timed" and "trace" in drawn:
+            raise ScenarioError("arrivals timed draws its lengths: use lognormal, uniform or fixed")
         if self.arrivals == "module" and {self.prompt.kind, self.output.kind} != {"lognormal"}:
             raise ScenarioError(
                 f"arrivals module draws lognormal lengths only, not {self.prompt} and"
                 f" {self.output}: use arrivals poisson"
             )
-        if self.arrivals == "trace" and 0 < self.until <= self.since:
+        if self.arrivals in ("trace", "timed") and 0 < self.until <= self.since:
             raise ScenarioError(
                 f"until {self.until:g} s is not after since {self.since:g} s: widen the window"
             )

@@ -2,7 +2,7 @@
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,9 @@ class Workload:
     # tokens up to the block's end are.
     identities: tuple[np.ndarray, np.ndarray] | None = None
     stop_tokens: bool = False  # whether a scheduler can't foresee an end before the limit
+    # Ids of the prompts' blocks as a trace has them, where each request's begin (n + 1,), and how
+    # many tokens an id stands for: equal where all tokens up to the block's end are.
+    hashes: tuple[np.ndarray, np.ndarray, int] | None = None
 
     def __len__(self) -> int:
         return len(self.arrival)
@@ -34,12 +37,14 @@ class Workload:
         """The requests `ids` alone; itself if these are all."""
         if len(ids) == len(self):
             return self
-        identities = self.identities
-        if identities:
-            flat, offsets = identities
+
+        def of_these(flat, offsets):
             sizes = np.diff(offsets)
             kept = np.repeat(np.isin(np.arange(len(self)), ids), sizes)
-            identities = flat[kept], np.append(0, sizes[ids].cumsum())
+            return flat[kept], np.append(0, sizes[ids].cumsum())
+
+        identities = self.identities and of_these(*self.identities)
+        hashes = self.hashes and (*of_these(*self.hashes[:2]), self.hashes[2])
         priority = None if self.priority is None else self.priority[ids]
         prefix = None if self.prefix is None else (self.prefix[0][ids], self.prefix[1][ids])
         return Workload(
@@ -52,10 +57,11 @@ class Workload:
             prefix,
             identities,
             self.stop_tokens,
+            hashes,
         )
 
     def blocks(self, block_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """`identities` for blocks of that size: as recorded, or from the shared prefixes."""
+        """`identities` for blocks of that size: as recorded, or from hashes or shared prefixes."""
         sizes = (self.prompt + self.output) // block_size
         if self.identities:
             flat, offsets = self.identities
@@ -74,6 +80,8 @@ class Workload:
             return np.unique(flat, return_inverse=True)[1].astype(np.int32), offsets
         offsets = np.append(0, sizes.cumsum())
         flat = np.arange(offsets[-1], dtype=np.int32)
+        if self.hashes is not None:
+            return self._rehashed(block_size, flat, offsets), offsets
         if self.prefix is not None:
             which, tokens = self.prefix
             if not len(which) == len(tokens) == len(self):
@@ -91,6 +99,30 @@ class Workload:
                 flat[offsets[rows] + k] = -1 - (begins[which[rows]] + k)
         return flat, offsets
 
+    def _rehashed(self, block_size: int, flat: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """`flat` with the trace's ids in the blocks that prompts fill, whatever size those are of.
+
+        A block that ends within the trace's block j is known by j's id, and by which of ours that
+        end in j it is: the id stands for all tokens up to there.
+        """
+        ids, begins, tokens = self.hashes  # pyright: ignore[reportGeneralTypeIssues]
+        filled = np.where(np.diff(begins) > 0, self.prompt // block_size, 0)
+        within = np.append(0, filled.cumsum())
+        k = np.arange(within[-1]) - np.repeat(within[:-1], filled)  # our block of its request
+        j = ((k + 1) * block_size - 1) // tokens  # the trace's block that it ends in
+        nth = k - np.maximum(0, -(-(j * tokens + 1) // block_size) - 1)
+        names, dense = np.unique(ids, return_inverse=True)
+        each = -(-tokens // block_size)
+        if len(names) * each >= 2**31 or offsets[-1] >= 2**31:
+            raise ScenarioError(
+                f"the trace's prompts fill too many blocks of {block_size}: raise block_size, or"
+                " take fewer requests"
+            )
+        place = np.arange(within[-1]) + np.repeat(offsets[:-1] - within[:-1], filled)
+        known = dense[np.repeat(begins[:-1], filled) + j] * each + nth
+        flat[place] = -1 - known
+        return flat
+
 
 def draw(traffic: Traffic, trace: Workload | None = None) -> Workload:
     """The requests of `traffic`; `trace` is the content of the file that it names, where it does.
@@ -99,7 +131,7 @@ def draw(traffic: Traffic, trace: Workload | None = None) -> Workload:
     """
     if "trace" in traffic.uses and trace is None:
         raise ScenarioError("the traffic comes from a trace: give its file")
-    if traffic.arrivals == "trace" and trace is not None:
+    if traffic.arrivals in ("trace", "timed") and trace is not None:
         return _window(traffic, trace)
     if traffic.arrivals == "module":
         return _module(traffic)
@@ -214,6 +246,13 @@ def _module(traffic: Traffic) -> Workload:
 
 def _window(traffic: Traffic, trace: Workload) -> Workload:
     """The part of a trace that is asked for, from 0 ms on."""
+    if np.isnan(trace.arrival[0]):
+        raise ScenarioError(
+            "the file has lengths and no arrivals: choose arrivals poisson and a rate, with prompt"
+            " trace and output trace"
+        )
+    if traffic.arrivals == "trace" and trace.prompt[0] == 0:
+        raise ScenarioError("the file has arrivals and no lengths: choose arrivals timed")
     end = traffic.until * 1e3 if traffic.until else math.inf
     rows = np.flatnonzero((trace.arrival >= traffic.since * 1e3) & (trace.arrival < end))
     rows = rows[: traffic.first] if traffic.first else rows
@@ -223,5 +262,22 @@ def _window(traffic: Traffic, trace: Workload) -> Workload:
             + (f" to {traffic.until:g} s" if traffic.until else " on")
             + f": it spans {trace.arrival[-1] / 1e3:,.0f} s"
         )
-    arrival = (trace.arrival[rows] - trace.arrival[rows[0]]) / traffic.speed
-    return Workload(arrival, trace.prompt[rows], trace.output[rows], trace.limit[rows])
+    arrival = trace.arrival[rows] - trace.arrival[rows[0]]
+    arrival = (spread(arrival) if traffic.spread else arrival) / traffic.speed
+    if traffic.arrivals == "trace":
+        return replace(trace.rows(rows), arrival=arrival)
+    rng = np.random.default_rng(traffic.seed)
+    prompt, output = (_lengths(x, rng, len(rows)) for x in (traffic.prompt, traffic.output))
+    return _mixed(traffic, arrival, prompt, output)
+
+
+def spread(arrival: np.ndarray) -> np.ndarray:
+    """Those that come at one time, evenly over the interval to the next time that anybody comes.
+
+    After the last such time the interval is the median one.
+    """
+    times, first, count = np.unique(arrival, return_index=True, return_counts=True)
+    gaps = np.diff(times)
+    gaps = np.append(gaps, np.median(gaps) if len(gaps) else 0.0)
+    nth = np.arange(len(arrival)) - np.repeat(first, count)
+    return arrival + np.repeat(gaps / count, count) * nth

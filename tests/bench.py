@@ -24,6 +24,7 @@ from sim.costs import COSTS
 from sim.module08 import Req
 from sim.run import serve
 from sim.state import Limits
+from sim.traces import reading
 from sim.traffic import Traffic
 from sim.workload import Workload, draw
 
@@ -183,6 +184,34 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def bench_traces(requests: int = 1_000_000) -> None:
+    rng = np.random.default_rng(0)
+    prompts, outputs = (rng.integers(1, most, requests).tolist() for most in (8_000, 1_000))
+    rows = list(zip(range(requests), prompts, outputs, strict=True))
+    start = np.datetime64("2023-11-16T18:00:00.0000000", "ns")
+    stamps = np.datetime_as_string(start + np.arange(requests) * 1_700_100, unit="ns")
+    texts = {
+        "Azure, MB": ["TIMESTAMP,ContextTokens,GeneratedTokens"]
+        + [f"{stamps[k][:-2].replace('T', ' ')},{p},{o}" for k, p, o in rows],
+        "Plain CSV, MB": ["arrival_ms,prompt_len,output_len"]
+        + [f"{1.5 * k},{p},{o}" for k, p, o in rows],
+        "Mooncake with 8 hashes a request, MB": [
+            f'{{"timestamp": {k // 10 * 3000}, "input_length": {p}, "output_length": {o},'
+            f' "hash_ids": {[*range(k, k - -p // 512 + (p % 512 > 0))]}}}'
+            for k, p, o in rows
+        ],
+    }
+    for name, lines in texts.items():
+        content = "\n".join(lines).encode()
+        began = time.perf_counter()
+        found = reading(content)
+        seconds = time.perf_counter() - began
+        print(
+            f"a trace of {len(found.workload):,} requests, {name} {len(content) / 1e6:.0f}:"
+            f" {seconds:.2f} s  (under 5)"
+        )
 
 
 def bench_page() -> None:
@@ -348,6 +377,7 @@ if __name__ == "__main__":
     print(f"numpy {np.__version__}, Python {sys.version.split()[0]}")
     bench_engine()
     bench_vllm()
+    bench_traces()
     if "engine" not in sys.argv:
         bench_page()
         bench_viewers()

@@ -12,7 +12,7 @@ from test_browser import headline, idle, settled, verdict
 from test_pages import PLAIN, ROOT, Dashboard, served  # noqa: F401  a fixture
 
 from pages.ui import keep, visitor
-from pages.ui.words import plain
+from pages.ui.text import plain
 from sim import __version__, traces
 from sim.store import Store
 
@@ -25,7 +25,7 @@ def store(monkeypatch, tmp_path):
     store = Store(f"sqlite:///{tmp_path / 'store.db'}")
     monkeypatch.setattr(keep, "store", lambda: store)
     monkeypatch.setattr(visitor, "WRITE", "anyone")
-    keep._workload.clear()
+    keep._trace.clear()
     yield store
     store.engine.dispose()
 

@@ -12,8 +12,8 @@ from streamlit.testing.v1 import AppTest
 
 from pages.ui import share
 from pages.ui.links import LINKS
+from sim import files, traces
 from sim import scenario as scenarios
-from sim import traces
 from sim.metrics import FIGURES
 from sim.run import compare
 from sim.scenario import MAX_VARIANTS, PARAMETERS, Scenario
@@ -65,6 +65,10 @@ class Dashboard:
 
     def select(self, key: str, value: Any) -> "Dashboard":
         self.at.selectbox(key=key).select(value)
+        return self.run()
+
+    def turn(self, page: str) -> "Dashboard":
+        self.at.switch_page(page)
         return self.run()
 
     def press(self, label: str) -> "Dashboard":
@@ -374,7 +378,7 @@ def test_a_variant_has_limits_and_costs_of_its_own():
     assert board.address["v"][2] == "continuous:max_num_batched_tokens=512"
 
 
-@pytest.mark.parametrize("arrivals", [a for a in ARRIVALS if a != "trace"])
+@pytest.mark.parametrize("arrivals", [a for a in ARRIVALS if a not in ("trace", "timed")])
 def test_each_kind_of_arrivals_can_be_chosen_and_left_again(arrivals):
     board = Dashboard()
     for kind in (arrivals, "module"):
@@ -539,15 +543,12 @@ def test_slices_of_real_traces_run(folder):
     [
         b"",
         b"\n\n",
-        PLAIN[: len(PLAIN) // 2].rpartition(",")[0].encode(),
-        PLAIN.encode() + b"1,2",
-        PLAIN.encode() + b"soon,2,3\n",
         PLAIN.splitlines()[0].encode() + b"\n",
         bytes(range(256)) * 9,
         b"\x89PNG\r\n\x1a\n" + bytes(100),
         b"when,what\n1,2\n",
     ],
-    ids=["empty", "blank", "truncated", "cut", "not a time", "header", "binary", "png", "stranger"],
+    ids=["empty", "blank", "header", "binary", "png", "stranger"],
 )
 def test_a_file_that_cannot_be_read_gets_one_sentence_and_changes_nothing(content):
     board = Dashboard()
@@ -562,8 +563,17 @@ def test_a_file_that_cannot_be_read_gets_one_sentence_and_changes_nothing(conten
     assert board.address == {"duration": ["3"]}
 
 
+@pytest.mark.parametrize("last", ["1,2", "soon,2,3\n"], ids=["cut", "not a time"])
+def test_a_bad_row_of_a_dropped_trace_is_counted_and_the_others_run(last):
+    board = Dashboard().drop("mine.csv", PLAIN + last)
+    assert board.is_usable
+    assert any(
+        "30 requests" in c.value and "1 bad rows" in c.value for c in board.at.sidebar.caption
+    )
+
+
 def test_a_file_over_the_limit_is_refused_with_the_limit_and_its_setting(monkeypatch):
-    monkeypatch.setattr(traces, "MAX_UPLOAD_MB", 1)
+    monkeypatch.setattr(files, "MAX_UPLOAD_MB", 1)
     board = Dashboard().drop("large.csv", PLAIN + "9,1,1\n" * 200_000)
     assert board.is_usable
     assert re.search(r"large\.csv .*1 MB.*SLOTSCOPE_MAX_UPLOAD_MB", board.at.sidebar.error[0].value)

@@ -35,7 +35,7 @@ def assert_equal_columns(a: Workload, b: Workload):
         assert_array_equal(getattr(a, name), getattr(b, name))
 
 
-@pytest.mark.parametrize("arrivals", [a for a in ARRIVALS if a not in ("trace", "list")])
+@pytest.mark.parametrize("arrivals", [a for a in ARRIVALS if a not in ("trace", "timed", "list")])
 def test_the_same_seed_draws_the_same_stream_and_another_seed_another(arrivals):
     one, two, other = (
         draw(Traffic(arrivals=arrivals, seed=seed, duration=3)) for seed in (1, 1, 2)
@@ -44,7 +44,7 @@ def test_the_same_seed_draws_the_same_stream_and_another_seed_another(arrivals):
     assert one.prompt[:20].tolist() != other.prompt[:20].tolist()
 
 
-@pytest.mark.parametrize("arrivals", [a for a in ARRIVALS if a != "trace"])
+@pytest.mark.parametrize("arrivals", [a for a in ARRIVALS if a not in ("trace", "timed")])
 def test_streams_are_sorted_start_in_the_window_and_declare_no_less_than_they_emit(arrivals):
     w = draw(Traffic(arrivals=arrivals, duration=5))
     assert np.all(np.diff(w.arrival) >= 0)
@@ -93,7 +93,7 @@ def test_a_burst_arrives_all_at_once():
 
 
 def test_only_the_closed_loop_has_clients():
-    for arrivals in set(ARRIVALS) - {"trace"}:
+    for arrivals in set(ARRIVALS) - {"trace", "timed"}:
         w = draw(Traffic(arrivals=arrivals, requests=40, clients=9, duration=2))
         assert w.clients == (9 if arrivals == "closed" else 0)
 

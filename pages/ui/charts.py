@@ -178,3 +178,53 @@ def slide(chart, title: str, stamp: str, dark: bool) -> str:
         .configure_view(strokeOpacity=0.2)
         .to_json(indent=None)
     )
+
+
+def by_arrival(points: pd.DataFrame, colours: dict[str, str]):
+    """TTFT of each request at its arrival. points: (variant, arrival in s, ttft in ms)."""
+    return (
+        alt.Chart(points)
+        .mark_circle(size=14, opacity=0.6)
+        .encode(
+            x=alt.X("arrival:Q", title="arrival, s").scale(nice=False),
+            y=alt.Y("ttft:Q", title="TTFT, ms"),
+            color=alt.Color("variant:N", sort=None)
+            .scale(domain=list(colours), range=list(colours.values()))
+            .legend(None),
+            tooltip=[
+                alt.Tooltip("variant:N"),
+                alt.Tooltip("arrival:Q", title="arrival, s", format=",.2f"),
+                alt.Tooltip("ttft:Q", title="TTFT, ms", format=",.1f"),
+            ],
+        )
+        .properties(height=220)
+    )
+
+
+def log(series, dark: bool):
+    """An engine's log by time: who runs and who waits, and how full the KV pool is."""
+    table = pd.DataFrame(
+        {"t": series["t"], "running": series["running"], "waiting": series["waiting"]}
+    )
+    x = alt.X("t:Q", title="time, s").scale(nice=False)
+    names, colours = ["running", "waiting", "KV pool"], ["#4a8ac9", "#e69f00", MARK[dark]]
+    counts = (
+        alt.Chart(table.melt("t", var_name="what", value_name="requests"))
+        .mark_line(interpolate="step-after")
+        .encode(
+            x=x,
+            y=alt.Y("requests:Q"),
+            color=alt.Color("what:N", title=None).scale(domain=names, range=colours),
+        )
+    )
+    pool = pd.DataFrame({"t": series["t"], "kv": series["kv"], "what": "KV pool"})
+    filled = (
+        alt.Chart(pool)
+        .mark_line(strokeDash=[4, 3])
+        .encode(
+            x=x,
+            y=alt.Y("kv:Q", title="KV pool, %").scale(domain=[0, 100]),
+            color=alt.Color("what:N").scale(domain=names, range=colours),
+        )
+    )
+    return alt.layer(counts, filled).resolve_scale(y="independent").properties(height=220)

@@ -20,9 +20,9 @@ from sim.workload import draw
 from . import charts, controls, drawings, files, share, tables
 from .export import export
 from .palette import variant_colours
+from .text import dark, plain
 from .timeline import opening_window, pack, shade_scale
 from .timeline import timeline as canvas
-from .words import plain
 
 MOST_BANDED = 60_000  # requests of all variants: 22 runs of each take some seconds
 SHOWN = (
@@ -30,10 +30,6 @@ SHOWN = (
     ("ttft", "requests", "ttft_slo"),
     ("tpot", "requests", "tpot_slo"),
 )
-
-
-def dark() -> bool:
-    return st.context.theme.type == "dark"
 
 
 def runs() -> tuple[Scenario, list[Run]]:

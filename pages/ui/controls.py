@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 import streamlit as st
 
+from sim import files, results, traces
 from sim import presets as engines
-from sim import traces
+from sim.bring import bring, traffic_of
 from sim.parameter import ScenarioError, written
 from sim.policies import POLICIES
 from sim.scenario import (
@@ -23,9 +24,9 @@ from sim.scenario import (
 )
 from sim.traffic import ARRIVALS, Lengths, Traffic
 
-from . import costing, keep, share, tables
+from . import brought, costing, keep, share, tables
 from .links import LINKS
-from .words import plain
+from .text import plain
 
 MIX = ("limit_factor", "stop_tokens", "urgent", "prefixes", "prefix_tokens")
 
@@ -83,7 +84,10 @@ def review(page: str = "") -> tuple[Scenario, list[str]]:
 def trace() -> traces.Workload | None:
     """The content of the file that the traffic names, if this session or the server has it."""
     name = st.session_state.get("trace") or ""
-    return st.session_state.get("files", {}).get(name) or keep.workload(name)
+    found = st.session_state.get("files", {}).get(name)
+    if found is None and name:
+        found = brought.from_folder(name)
+    return brought.from_store(name) if found is None and name else found
 
 
 def _load(scenario: Scenario) -> None:
@@ -305,14 +309,13 @@ def _lengths(name: str) -> str:
 
 def _upload() -> None:
     state = st.session_state
-    columns = " or ".join(",".join(t.columns) for t in traces.TRACES.values())
+    labels = ", ".join(f.label for f in (*traces.TRACES.values(), *results.RESULTS.values()))
     st.file_uploader(
-        "Drop a trace",
+        "Drop a trace, or a benchmark's result",
         key="upload",
         on_change=_take,
-        max_upload_size=traces.MAX_UPLOAD_MB,
-        help=f"A CSV that begins with {columns}; up to {traces.MAX_UPLOAD_MB} MB"
-        " (SLOTSCOPE_MAX_UPLOAD_MB)",
+        max_upload_size=files.MAX_UPLOAD_MB,
+        help=f"{labels}; up to {files.MAX_UPLOAD_MB} MB (SLOTSCOPE_MAX_UPLOAD_MB)",
     )
     if problem := state.get("upload_problem"):
         st.error(problem)
@@ -327,23 +330,32 @@ def _take() -> None:
     file = state.upload
     if file is None:
         return
-    content = file.getvalue()
     try:
-        form, workload = traces.read(content, file.name)
+        found = bring(file.getvalue(), file.name)
     except ScenarioError as error:
         state.upload_problem = str(error)
         return
-    name = traces.name_of(content)
-    state.files = state.get("files", {}) | {name: workload}
-    state.upload_note = (
-        f"{form.label}: {len(workload):,} requests over {workload.arrival[-1] / 1e3:,.0f} s."
-        f" {keep.keep_trace(content, file.name, form.label, len(workload))}"
-    )
+    brought.keep(found)
+    ready = found.workloads()
+    if not ready:
+        state.upload_note = f"{found.label}: figures and no requests. See the page Bring your own"
+        return
+    name, (workload, _) = next(iter(ready.items()))
+    traffic = traffic_of(name, workload)
+    state.upload_note = f"{found.label}: {len(workload):,} requests"
+    if workload.arrival[-1] >= 0:
+        state.upload_note += f" over {workload.arrival[-1] / 1e3:,.0f} s"
+    if found.bad_rows:
+        state.upload_note += f"; {found.bad_rows:,} bad rows are listed on the page Bring your own"
+    state.upload_note += f". {keep.keep_trace(file.getvalue(), found)}"
     if state.trace and state.trace != name:
         state.upload_note += f". This is not the file {state.trace} that the link was made with"
-    if state.trace != name and len(workload) > 1_000:
-        state.first = 1_000
-    state.trace, state.arrivals = name, "trace"
+    if state.trace != name and traffic.first:
+        state.first = traffic.first
+    state.trace, state.arrivals = name, traffic.arrivals
+    for part in ("prompt", "output"):
+        if part in traffic.uses:
+            state[part] = getattr(traffic, part).kind
 
 
 def _pool() -> None:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from sim import __version__, traces
+from sim import __version__
+from sim.bring import Brought, bring, traffic_of
 from sim.explain import verdicts
 from sim.run import Run
 from sim.scenario import Scenario
 from sim.store import Content, Store, StoreError
 from sim.table import as_dict
-from sim.workload import Workload
 
 from . import drawings, visitor
 from .timeline import opening_window
@@ -29,30 +29,32 @@ def query_of(content: Content) -> dict[str, list[str]]:
     if content.kind == SCENARIO:
         return json.loads(content.data)["query"]
     if content.kind == TRACE:
-        return {"arrivals": ["trace"], "trace": [content.name]}
+        name, (workload, _) = next(iter(_trace(content.name).workloads().items()))
+        return Scenario(traffic=traffic_of(name, workload)).to_query()
     raise StoreError(f"{content.name!r} holds a {content.kind}, which this page does not open")
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
-def _workload(name: str) -> Workload:
+def _trace(name: str) -> Brought:
     content = store().get(name)
-    return traces.read(content.data, content.about.get("file", name))[1]
+    return bring(content.data, content.about.get("file", name))
 
 
-def workload(name: str) -> Workload | None:
-    """The trace of that name, if it is kept here."""
+def trace(name: str) -> Brought | None:
+    """The file that holds the requests of that name, if it is kept here."""
     try:
-        return _workload(name)
+        return _trace(name.partition(".")[0])
     except StoreError:
         return None
 
 
-def keep_trace(data: bytes, file: str, label: str, requests: int) -> str:
-    """Keep an uploaded trace; a sentence on whether its link shows it to others."""
+def keep_trace(data: bytes, found: Brought) -> str:
+    """Keep an uploaded file; a sentence on whether its link shows it to others."""
+    about = {"file": found.filename, "label": found.label}
     if not visitor.may_write():
         return "The link asks whoever opens it for the file"
     try:
-        store().put(TRACE, data, {"file": file, "label": label, "requests": requests})
+        store().put(TRACE, data, about)
     except StoreError as error:
         return f"The link asks for the file, since {error}"
     return "Kept on this server: the link shows it"
@@ -62,7 +64,7 @@ def save(scenario: Scenario, runs: Sequence[Run], title: str, tags: Sequence[str
     """Put the comparison on the shelf; its name. StoreError if it can't be kept."""
     query, needs = scenario.to_query(), None
     if "trace" in scenario.traffic.uses:
-        needs = store().get(scenario.traffic.trace).name
+        needs = store().get(scenario.traffic.trace.partition(".")[0]).name
     said = {"query": query, "version": __version__}
     about = as_dict(runs, scenario) | {
         "baseline": scenario.baseline,

@@ -11,7 +11,7 @@ from sim.scenario import Scenario
 from sim.store import Saved, StoreError, day
 
 from . import keep, share, tables, visitor
-from .words import plain
+from .text import plain
 
 PAGE_OF = 12  # cards
 

@@ -9,7 +9,7 @@ from sim.scenario import Scenario
 from sim.store import StoreError, day
 
 from . import keep, share, visitor
-from .words import plain
+from .text import plain
 
 
 def sharing(runs: Sequence[Run], scenario: Scenario) -> None:

@@ -1,0 +1,14 @@
+"""A trace or a benchmark's result of the visitor's own: what it is, and what it says."""
+
+import streamlit as st
+
+from pages.ui import brought
+
+if "scenario" not in st.session_state:  # a server's first visitor, at this page's own path
+    st.switch_page("app.py")
+st.header("Bring your own", anchor=False)
+brought.choose()
+if found := st.session_state.get("brought"):
+    brought.show(found, st.session_state.scenario)
+else:
+    brought.known_formats()
