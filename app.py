@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.ui import controls
+from pages.ui import controls, share
 
 # Drawn here: an icon by name would be fetched from elsewhere.
 ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
@@ -10,9 +10,12 @@ ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
 <path fill="#4a8ac9" d="M6 2h9v3H6zM4 6.5h8v3H4zM8 11h7v3H8z"/></svg>"""
 
 st.set_page_config(page_title="Slotscope", page_icon=ICON, layout="wide")
-page = st.navigation(
-    [st.Page("pages/compare.py", title="Compare", icon=":material/compare_arrows:", default=True)]
-)
-controls.presets()
-st.session_state.scenario, st.session_state.notices = controls.scenario()
+pages = [
+    st.Page("pages/compare.py", title="Compare", icon=":material/compare_arrows:", default=True),
+    st.Page("pages/capacity.py", title="Capacity", icon=":material/trending_up:"),
+]
+page = st.navigation(pages)
+share.back_to_the_page(pages)
+controls.presets(page)
+st.session_state.scenario, st.session_state.notices = controls.scenario(page.title)
 page.run()

@@ -1,18 +1,25 @@
-"""python -m sim compare | golden | warm"""
+"""python -m sim compare | sweep | golden | warm"""
 
 import argparse
 import json
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import parse_qs, urlsplit
 
-from . import traces
+from . import answer, traces
+from .answer import sentences
+from .capacity import NoLoad, Search, find
+from .curves import points
 from .golden import replay_all
 from .jit import drop_stale
 from .parameter import ScenarioError
 from .run import compare
-from .scenario import PARAMETERS, TEXTS, Scenario
-from .table import as_dict, as_text, write_csv
+from .scenario import PAGE, PARAMETERS, TEXTS, Scenario
+from .sweep import CLUSTER, SEEDS, SHARE, Axis, Sweep, default_axis, run
+from .table import as_dict, as_text, csv, parquet, write_csv
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,6 +32,30 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
 
     c = commands.add_parser("compare", help="the same requests under several policies")
+    _scenario_options(c)
+    c.add_argument("--json", action="store_true", help="for machines")
+    c.add_argument("--csv", metavar="DIR", help="write requests, steps and segments there too")
+
+    s = commands.add_parser("sweep", help="how much each policy can take, and curves over anything")
+    _scenario_options(s)
+    spread = "NAME:LOW:HIGH:STEP, NAME:LOW:HIGH:x2 or NAME:VALUE,VALUE"
+    s.add_argument("--x", metavar="RANGE", help=f"what to sweep: {spread}; the load by default")
+    s.add_argument("--y", metavar="RANGE", help="a second parameter")
+    for p in (SEEDS, SHARE):
+        s.add_argument(f"--{p.name}", metavar="N", help=f"{p.label} ({p.span})".replace("%", "%%"))
+    s.add_argument("--here", action="store_true", help=f"on this machine, whatever {CLUSTER} says")
+    s.add_argument("--json", action="store_true", help="for machines")
+    s.add_argument("--csv", metavar="FILE", help="write a row a run there too")
+    s.add_argument("--parquet", metavar="FILE", help="the same as parquet")
+
+    g = commands.add_parser("golden", help="replay recordings, and say where we differ")
+    g.add_argument("path", metavar="FILE|DIR", type=Path)
+
+    commands.add_parser("warm", help="compile, so that nobody waits for it later")
+    return top
+
+
+def _scenario_options(c: argparse.ArgumentParser) -> None:
     c.add_argument("--scenario", metavar="FILE", help="a scenario as JSON, as the page saves it")
     c.add_argument("--url", help="the page's address")
     c.add_argument("--policies", metavar="P,P", help="e.g. static,continuous,chunked:chunk=128")
@@ -36,14 +67,6 @@ def parser() -> argparse.ArgumentParser:
         c.add_argument(f"--{name}", metavar="LENGTHS", help="e.g. lognormal:700:0.9:64:4096")
     for name, p in PARAMETERS.items():
         c.add_argument(f"--{name.replace('_', '-')}", metavar="N", help=f"{p.label} ({p.span})")
-    c.add_argument("--json", action="store_true", help="for machines")
-    c.add_argument("--csv", metavar="DIR", help="write requests, steps and segments there too")
-
-    g = commands.add_parser("golden", help="replay recordings, and say where we differ")
-    g.add_argument("path", metavar="FILE|DIR", type=Path)
-
-    commands.add_parser("warm", help="compile, so that nobody waits for it later")
-    return top
 
 
 def asked(args: argparse.Namespace) -> tuple[Scenario, bytes | None]:
@@ -78,6 +101,54 @@ def run_compare(args: argparse.Namespace) -> int:
         write_csv(Path(args.csv), runs, scenario)
     print(json.dumps(as_dict(runs, scenario), indent=1) if args.json else as_text(runs, scenario))
     return 0
+
+
+def run_sweep(args: argparse.Namespace) -> int:
+    scenario, content = asked(args)
+    trace = traces.read(content, args.trace)[1] if content is not None else None
+    given = parse_qs(urlsplit(args.url).query) if args.url else {}
+    wanted = {
+        name: getattr(args, name) or given.get(name, [""])[-1] for name in PAGE if name in args
+    }
+    axes = [Axis.parse(wanted[name]) for name in "xy" if wanted[name]]
+    numbers = [p.parse(wanted[p.name]) if wanted[p.name] else p.default for p in (SEEDS, SHARE)]
+    seeds, share = int(numbers[0]), numbers[1]
+    swept = Sweep(scenario=scenario, axes=tuple(axes or [default_axis(scenario)]), seeds=seeds)
+    swept.check()
+    search = Search(scenario=scenario, share=share, seeds=seeds)
+    try:
+        found = find(search, trace, here=args.here, go_on=told("capacity")) if search.load else []
+    except NoLoad:
+        found = []
+    table = run(swept, trace, here=args.here, go_on=told("sweep"))
+    names = [axis.name for axis in swept.axes]
+    frame = points(table, names, share)
+    said = sentences(found, frame, names, share, scenario.slo, scenario.traffic.duration)
+    if args.csv:
+        Path(args.csv).write_text(csv(table, swept))
+    if args.parquet:
+        Path(args.parquet).write_bytes(parquet(table, swept))
+    if args.json:
+        about = {"sweep": swept.name, "link": swept.link(), **swept.definition(), "share": share}
+        print(json.dumps(about | answer.as_dict(frame, found, said), indent=1))
+    else:
+        print(answer.as_text(frame, names, said))
+    return 0
+
+
+def told(what: str) -> Callable[[int, int], None]:
+    """Progress with the time left, on a terminal alone."""
+    began = time.monotonic()
+
+    def go_on(done: int, of: int) -> None:
+        left = (time.monotonic() - began) / done * (of - done)
+        if sys.stderr.isatty():
+            end = "\n" if done == of else ""
+            print(
+                f"\r{what}: {done:,} of {of:,} runs, {left:,.0f} s left  ", end=end, file=sys.stderr
+            )
+
+    return go_on
 
 
 def run_golden(args: argparse.Namespace) -> int:

@@ -62,11 +62,14 @@ def growth_of(rows: Sequence[dict]) -> Growth:
     arriving = float(np.mean([row["offered"] for row in rows]))
     window = (1 - WARM_UP) * float(np.mean([row["arrived"] for row in rows])) / arriving
     if len(rows) < 2:
-        grows = mean > ALONE * arriving
-    else:
-        grows = mean - reach > 0 and mean * window >= 1  # the saw-teeth of whole batches are none
+        reach = ALONE * arriving
+    grows = mean > reach and mean * window >= 1  # the saw-teeth of whole batches are none
     short = not grows and not mean + reach <= TOO_SHORT * arriving
     return Growth(mean, mean + reach, arriving, grows, short)
+
+
+class NoLoad(ScenarioError):
+    """The traffic has no rate that could be raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +82,12 @@ class Search:
 
     @property
     def load(self) -> str:
-        """The parameter that is searched. ScenarioError if there is none."""
+        """The parameter that is searched. NoLoad if there is none."""
         traffic = self.scenario.traffic
         for name in LOADS:
             if name in traffic.uses:
                 return name
-        raise ScenarioError(
+        raise NoLoad(
             f"arrivals {traffic.arrivals} come at no rate, so that there is none to search: use"
             " arrivals poisson or a trace"
         )
@@ -120,7 +123,7 @@ class Capacity:
     bound: str  # "slo", "growth": the queue grows above it, "range": nothing above was tried
     growth: Growth | None  # at `value`
     runs: int
-    best: dict[str, float]  # at the lowest load: % of requests within the SLO, and of each limit
+    best: dict[str, float]  # where none holds: figures at the lowest load
 
     @property
     def label(self) -> str:
@@ -279,7 +282,7 @@ def _find(search: Search, runs: _Runs, lowest: float, highest: float) -> list[Ca
 
 
 def _best(rows: Sequence[dict]) -> dict[str, float]:
-    names = ("attainment", "within_ttft", "within_tpot")
+    names = ("attainment", "within_ttft", "within_tpot", "ttft_p99", "tpot_p99")
     return {name: float(np.mean([row[name] for row in rows])) for name in names}
 
 

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import product, takewhile
 from pathlib import Path
@@ -115,14 +115,33 @@ def _spread(parameter: Parameter, low: str, high: str, step: str, text: str) -> 
     return [float(f"{v:.12g}") for v in values]
 
 
+def sweepable(scenario: Scenario) -> list[str]:
+    """The parameters that play a part in the scenario."""
+    keeps = {n for v in scenario.variants for n in POLICIES[v.policy].keeps}
+    uses = [n for n in TRAFFIC if n in scenario.traffic.uses and n != "seed"]
+    rest = (n for n in PARAMETERS if n not in TRAFFIC and (n not in LIMITS or n in keeps))
+    return [*uses, *rest]
+
+
+def usual_axis(scenario: Scenario, name: str) -> Axis:
+    """A dozen steps of a load around what the scenario has; doublings of anything else."""
+    now, parameter = scenario.value(name), PARAMETERS[name]
+    if parameter.high == 1 and isinstance(parameter.default, int):
+        return Axis.parse(f"{name}:0,1")
+    whole = isinstance(parameter.default, int)
+    if name in LOADS:
+        step = max(float(f"{now / 9:.1g}"), 1 if whole else parameter.low)
+        high = min(float(f"{14 * step:.6g}"), parameter.high)
+        return Axis.parse(f"{name}:{written(step)}:{written(high)}:{written(step)}")
+    now = now or parameter.default or 1
+    low, high = max(now // 8 if whole else now / 8, parameter.low, 1 if whole else 0), 8 * now
+    return Axis.parse(f"{name}:{written(low)}:{written(min(high, parameter.high))}:x2")
+
+
 def default_axis(scenario: Scenario) -> Axis:
-    """A dozen steps of the traffic's load around what the scenario has."""
-    name = next((n for n in LOADS if n in scenario.traffic.uses), None)
-    if name is None:
-        return Axis.parse("max_num_seqs:1:256:x2")
-    now = scenario.value(name)
-    step = max(float(f"{now / 9:.1g}"), 1 if isinstance(PARAMETERS[name].default, int) else 0)
-    return Axis.parse(f"{name}:{written(step)}:{written(float(f'{14 * step:.6g}'))}:{written(step)}")
+    """The traffic's load, or the seats where it has none."""
+    names = (n for n in (*LOADS, "max_num_seqs") if n in sweepable(scenario))
+    return usual_axis(scenario, next(names, "ttft_slo"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,17 +159,14 @@ class Sweep:
                 f"{' and '.join(map(str, self.axes)) or 'nothing'} can't be swept: give one"
                 " parameter, or two different ones"
             )
-        keeps = {n for v in self.scenario.variants for n in POLICIES[v.policy].keeps}
+        possible = sweepable(self.scenario)
         for axis in self.axes:
-            if axis.name in TRAFFIC and axis.name not in self.scenario.traffic.uses:
+            if axis.name not in possible:
+                where = f"arrivals {self.scenario.traffic.arrivals}"
+                if axis.name in LIMITS:
+                    where = " and ".join(v.label for v in self.scenario.variants)
                 raise ScenarioError(
-                    f"{axis.name} plays no part in arrivals {self.scenario.traffic.arrivals}: sweep"
-                    f" one of {', '.join(n for n in self.scenario.traffic.uses if n in TRAFFIC)}"
-                )
-            if axis.name in LIMITS and axis.name not in keeps:
-                raise ScenarioError(
-                    f"no variant keeps {axis.name}: sweep one of {', '.join(sorted(keeps))}, or"
-                    " add a policy that does"
+                    f"{axis.name} plays no part in {where}: sweep one of {', '.join(possible)}"
                 )
         if self.runs > MAX_RUNS:
             raise ScenarioError(
@@ -362,10 +378,8 @@ def complete(
     missing, deaths = rows.missing(points), 0
     while missing:
         before = len(missing)
-        try:
+        with suppress(BrokenProcessPool):
             _attempt(scenario, missing, rows, trace, go_on, len(points))
-        except BrokenProcessPool:
-            pass
         missing = rows.missing(missing)
         deaths = 0 if len(missing) < before else deaths + 1
         if deaths == TRIES:
@@ -431,17 +445,20 @@ def batches(scenario: Scenario, points: Sequence[Point], jobs: int) -> Iterator[
 def run(
     sweep: Sweep,
     trace: Workload | None = None,
+    rows: Rows | None = None,
     *,
     here: bool = False,
     go_on: GoOn = lambda done, of: None,
 ) -> pd.DataFrame:
-    """The sweep's table: a row a run, whose columns are variant, seed, what is swept, every figure
-    of sim.metrics, what sim.points measures besides, and `problem`, why a run could not be.
+    """Run what `rows`, by default those on disk, lack of the sweep.
+
+    Returns a row a run, whose columns are variant, seed, what is swept, every figure of
+    sim.metrics, what sim.points measures besides, and `problem`, why a run could not be.
 
     ScenarioError as `Sweep.check`, or if none of its points can be run.
     """
     sweep.check()
-    rows, points = Rows(sweep.name), sweep.points()
+    rows, points = rows or Rows(sweep.name), sweep.points()
     if rows.missing(points):
         with workers(here):
             complete(sweep.scenario, points, rows, trace, go_on)

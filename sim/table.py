@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
+from typing import Protocol
 
 import pandas as pd
 
@@ -12,6 +14,7 @@ from .metrics import FIGURES, figures, unsupported
 from .run import Run
 from .scenario import Scenario
 from .state import PHASES, REFUSALS, STOPS
+from .traffic import Traffic
 
 
 def figure_table(runs: Sequence[Run], scenario: Scenario) -> pd.DataFrame:
@@ -43,14 +46,32 @@ def segments_table(run: Run) -> pd.DataFrame:
     return segments.assign(phase=[PHASES[k] for k in segments["phase"]])
 
 
-def stamp(scenario: Scenario, host: str = "") -> str:
+class Asked(Protocol):
+    """What can be exported of: a scenario, or a sweep of one."""
+
+    @property
+    def traffic(self) -> Traffic: ...
+
+    def link(self) -> str: ...
+
+
+def stamp(scenario: Asked, host: str = "") -> str:
     """What every export says of itself."""
     return f"slotscope {__version__} · seed {scenario.traffic.seed} · {host}{scenario.link()}"
 
 
-def csv(table: pd.DataFrame, scenario: Scenario, host: str = "", *, index: bool = False) -> str:
+def csv(table: pd.DataFrame, scenario: Asked, host: str = "", *, index: bool = False) -> str:
     """The table as CSV under one comment line that says where it comes from."""
     return f"# {stamp(scenario, host)}\n{table.to_csv(index=index)}"
+
+
+def parquet(table: pd.DataFrame, scenario: Asked, host: str = "") -> bytes:
+    """The table as parquet, whose metadata say where it comes from."""
+    told = table.copy(deep=False)
+    told.attrs = {"slotscope": stamp(scenario, host)}
+    out = BytesIO()
+    told.to_parquet(out, index=False)
+    return out.getvalue()
 
 
 def write_csv(folder: Path, runs: Sequence[Run], scenario: Scenario) -> None:

@@ -32,10 +32,10 @@ def dark() -> bool:
     return st.context.theme.type == "dark"
 
 
-def runs() -> tuple[Scenario, list[Run]]:
-    """The scenario of the sidebar and its runs; where it can't be run, say why and stop."""
+def scenario() -> Scenario:
+    """The scenario of the sidebar; where it can't be had, or its trace, say so (and stop)."""
     if "scenario" not in st.session_state:  # a server's first visitor, at this page's own path
-        st.switch_page("app.py")
+        share.by_the_entrypoint()
     scenario, notices = st.session_state.scenario, st.session_state.notices
     _notice(notices)
     trace = controls.trace()
@@ -43,28 +43,34 @@ def runs() -> tuple[Scenario, list[Run]]:
         name = scenario.traffic.trace
         st.info(
             f"This link shows a trace that is not part of it: drop the file"
-            f" {_plain(name)} in the sidebar."
+            f" {plain(name)} in the sidebar."
             if name
             else "Drop a trace in the sidebar, or choose other arrivals."
         )
         st.stop()
+    return scenario
+
+
+def runs() -> tuple[Scenario, list[Run]]:
+    """The scenario of the sidebar and its runs; where it can't be run, say why and stop."""
+    asked = scenario()
     try:
-        runs = share.runs_of(scenario, trace)
+        runs = share.runs_of(asked, controls.trace())
     except ScenarioError as error:
-        st.error(f"{_plain(str(error))}.")
+        st.error(f"{plain(str(error))}.")
         st.stop()
     _notice(share.problem_of_pick(len(runs[0].requests)))
-    return scenario, runs
+    return asked, runs
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Markdown that shows `text` as it is: an address may hold anything."""
     return re.sub(r"([^A-Za-z0-9\s])", r"\\\1", text, flags=re.ASCII)
 
 
 def _notice(problems: Sequence[str]) -> None:
     if problems:
-        lines = [f"- {_plain(problem)}." for problem in problems]
+        lines = [f"- {plain(problem)}." for problem in problems]
         st.warning("\n".join(lines), title="Not as asked; this part is as in the opening scenario:")
 
 

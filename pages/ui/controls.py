@@ -29,18 +29,18 @@ from .links import LINKS
 MIX = ("limit_factor", "stop_tokens", "urgent", "prefixes", "prefix_tokens")
 
 
-def presets() -> None:
+def presets(page) -> None:
     st.sidebar.title("Slotscope", anchor=False)
     with st.sidebar.expander("Presets", icon=":material/bookmark:"):
         for label, query in LINKS.items():
             asked = Scenario.from_url("?" + query)[0].to_query()
-            st.page_link("pages/compare.py", label=label, query_params=asked)
+            st.page_link(page, label=label, query_params=asked)
 
 
-def scenario() -> tuple[Scenario, list[str]]:
+def scenario(page: str) -> tuple[Scenario, list[str]]:
     """Draw the sidebar. Returns what it asks for, and a sentence on each part that can't be had."""
     state = st.session_state
-    if (query := share.changed_address()) is not None:
+    if (query := share.changed_address(page)) is not None:
         loaded, problems = Scenario.from_query(query)
         _load(loaded)
         state.loaded, state.problems = loaded, problems

@@ -9,9 +9,12 @@ import pandas as pd
 import streamlit as st
 
 from sim.scenario import Scenario
-from sim.table import csv, stamp
+from sim.sweep import Sweep
+from sim.table import csv, parquet, stamp
 
 from . import charts, share
+
+PARQUET = "application/vnd.apache.parquet"
 
 
 def picture(chart: alt.TopLevelMixin, kind: Literal["png", "svg"]) -> bytes:
@@ -27,7 +30,7 @@ def picture(chart: alt.TopLevelMixin, kind: Literal["png", "svg"]) -> bytes:
 
 def export(
     name: str,
-    scenario: Scenario,
+    scenario: Scenario | Sweep,
     table: Callable[[], pd.DataFrame],
     chart=None,
     title: str = "",
@@ -44,6 +47,7 @@ def export(
             _button(f"{name}.png", lambda: drawn("png"), "image/png")
             _button(f"{name}.svg", lambda: drawn("svg"), "image/svg+xml")
         _button(f"{name}.csv", lambda: csv(table(), scenario, host).encode(), "text/csv")
+        _button(f"{name}.parquet", lambda: parquet(table(), scenario, host), PARQUET)
 
 
 def _button(file: str, make: Callable[[], bytes], mime: str) -> None:

@@ -15,10 +15,13 @@ def address() -> dict[str, list[str]]:
     return {name: st.query_params.get_all(name) for name in st.query_params}
 
 
-def changed_address() -> dict[str, list[str]] | None:
+def changed_address(page: str) -> dict[str, list[str]] | None:
     """The address's scenario parameters, where it is not the one that the controls wrote."""
-    now = address()
+    now, before = address(), st.session_state.get("page", page)
+    st.session_state.page = page
     if st.session_state.get("address") == now:
+        return None
+    if before != page and not now:  # by the navigation, whose links say nothing: all stays
         return None
     # A link from this page to itself changes what we read, and not what the browser shows.
     st.session_state.came_by_link = "address" in st.session_state
@@ -52,6 +55,44 @@ def pick(request: int | None) -> None:
         st.query_params.pop("request", None)
     else:
         st.query_params["request"] = str(request)
+    st.session_state.address = address()
+
+
+def by_the_entrypoint() -> None:
+    """A page that a server's first visitor opened by its own path runs without the sidebar."""
+    st.session_state.came_to = (
+        (st.context.url or "").partition("?")[0].rpartition("/")[2],
+        address(),
+    )
+    st.switch_page("app.py")
+
+
+def back_to_the_page(pages) -> None:
+    """Where `by_the_entrypoint` came from."""
+    if came_to := st.session_state.pop("came_to", None):
+        path, query = came_to
+        for page in pages:
+            if page.url_path == path:
+                st.switch_page(page, query_params=query)
+
+
+def of_page(name: str) -> str | None:
+    """What the address says of `name`, one of PAGE."""
+    return st.query_params.get(name)
+
+
+def drop_of_page(name: str) -> None:
+    """A control says otherwise now."""
+    st.query_params.pop(name, None)
+
+
+def keep_of_page(values: dict[str, str]) -> None:
+    """Write the page's own part of the address; what is empty is as usual and left out."""
+    for name, value in values.items():
+        if value and st.query_params.get(name) != value:
+            st.query_params[name] = value
+        elif not value:
+            st.query_params.pop(name, None)
     st.session_state.address = address()
 
 

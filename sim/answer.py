@@ -1,0 +1,169 @@
+"""Capacities and sweeps in words: sentences that a person could read aloud, made from figures."""
+
+import json
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from .capacity import Capacity, difference
+from .curves import binds_above, label
+from .explain import duration
+from .scenario import PARAMETERS, Slo
+
+TOLD = ("ttft_p99", "tpot_p99", "itl_p99", "tok_s", "goodput", "attainment")
+WORDS = {
+    "seats": "the seats bind",
+    "blocks": "KV blocks bind",
+    "budget": "the token budget binds",
+    "batch": "the running batch binds",
+    "compute": "compute binds",
+}
+
+
+def carried(c: Capacity) -> str:
+    """'41.2 req/s'."""
+    unit = c.unit if c.unit == "req/s" else f"{c.unit} the trace's speed"
+    more = "at least " if c.bound == "range" else ""
+    return f"{more}{c.value:g} {unit}"
+
+
+def sentence(capacities: Sequence[Capacity], share: float, slo: Slo) -> str:
+    """Who carries how much, in one sentence."""
+    carrying = sorted((c for c in capacities if c.value > 0), key=lambda c: -c.value)
+    if not carrying:
+        kept = f"TTFT {slo.ttft_slo:g} ms and TPOT {slo.tpot_slo:g} ms"
+        c = max(capacities, key=lambda c: (c.best["attainment"], c.best["within_ttft"]))
+        return (
+            f"None carries anything: {share:g} % within {kept} are not reached at any load;"
+            f" {c.label} comes closest, with {c.best['attainment']:.3g} %"
+        )
+    first = carrying[0]
+    parts = [f"{first.label} carries {carried(first)}"]
+    parts += [f"{c.label} {carried(c)}" for c in carrying[1:]]
+    parts += [f"{c.label} none" for c in capacities if c.value == 0]
+    return ", ".join(parts)
+
+
+def whether_real(capacities: Sequence[Capacity]) -> str:
+    """Whether the first two differ by more than the seeds explain; nothing where there is one."""
+    carrying = sorted((c for c in capacities if c.value > 0), key=lambda c: -c.value)
+    if len(carrying) < 2:
+        return ""
+    first, second = carrying[:2]
+    mean, reach = difference(first, second)
+    by = f"{first.label} carries {mean:.2g} {first.unit} more than {second.label}"
+    if not math.isfinite(reach):
+        return f"{by} on one seed, which says nothing of the next: take more seeds."
+    if abs(mean) > reach:
+        return f"The difference is real: {by} (± {reach:.2g}, 95 %, the same seeds)."
+    return f"The difference may be chance: {by}, and seeds alone make ± {reach:.2g} (95 %)."
+
+
+def about(c: Capacity, share: float, slo: Slo, seconds: float) -> str:
+    """What a capacity rests on: its bound, its runs, and whether these were long enough."""
+    if c.value == 0:
+        best, ttft, tpot = c.best, slo.ttft_slo, slo.tpot_slo
+        return (
+            f"at the lowest load {best['attainment']:.3g} % keep both limits:"
+            f" {best['within_ttft']:.3g} % TTFT {ttft:g} ms (p99 {duration(best['ttft_p99'])}),"
+            f" {best['within_tpot']:.3g} % TPOT {tpot:g} ms (p99 {duration(best['tpot_p99'])})"
+        )
+    why = {
+        "slo": f"above it fewer than {share:g} % keep the SLO",
+        "growth": "above it the queue grows while requests arrive",
+        "range": "nothing higher was tried",
+    }[c.bound]
+    growth = c.growth
+    if growth is None or math.isnan(growth.mean):
+        return why
+    if growth.grows:
+        return f"{why}; even there the queue grows by {growth.mean:.2g} req/s"
+    if growth.short:
+        return (
+            f"{why}; runs of {seconds:g} s are too short to exclude a growth of {growth.most:.2g}"
+            " req/s: make them longer"
+        )
+    return f"{why}; the queue does not grow there (at most {max(growth.most, 0):.2g} req/s)"
+
+
+def binding_sentence(frame: pd.DataFrame, axis: str) -> str:
+    """'from 32 req/s on the seats bind under continuous and chunked 128', and so on."""
+    found: dict[tuple[float, str], list[str]] = {}
+    for variant in frame["variant"].unique():
+        if bound := binds_above(frame, axis, variant):
+            found.setdefault(bound, []).append(label(variant))
+    if not found:
+        return "no limit binds to the end"
+    unit = f" {PARAMETERS[axis].unit}" if PARAMETERS[axis].unit else f" {axis}"
+    parts = [
+        f"from {value:g}{unit} on {WORDS[cause]} under {' and '.join(labels)}"
+        for (value, cause), labels in sorted(found.items(), reverse=True)
+    ]
+    return "; ".join(parts)
+
+
+def as_text(frame: pd.DataFrame, names: Sequence[str], said: Sequence[str]) -> str:
+    """The sweep as a terminal shows it: the sentences, then a line a point."""
+    lines = [*said, ""]
+    shown = frame[["label", *names, *TOLD, "binds"]].copy()
+    shown["kept"] = np.where(frame["feasible"], "yes", "no")
+    shown = shown.rename(columns={"label": "variant", "attainment": "SLO %"})
+    table = shown.to_string(index=False, float_format=lambda v: f"{v:,.4g}", na_rep="-")
+    lines += table.splitlines()
+    problems = [p for p in frame["problem"].unique() if p]
+    return "\n".join(lines + [f"- {problem}" for problem in problems])
+
+
+def as_dict(frame: pd.DataFrame, capacities: Sequence[Capacity], said: Sequence[str]) -> dict:
+    """The same for machines; a figure that does not exist is None."""
+    return {
+        "said": list(said),
+        "capacity": [
+            {
+                "variant": str(c.variant),
+                "load": c.load,
+                "value": c.value,
+                "reach": c.reach if math.isfinite(c.reach) else None,
+                "by_seed": list(c.by_seed),
+                "bound": c.bound,
+                "growth": c.growth._asdict() if c.growth else None,
+                "runs": c.runs,
+                "best": c.best,
+            }
+            for c in capacities
+        ],
+        "points": json.loads(frame.to_json(orient="records", double_precision=15)),
+    }
+
+
+def sentences(
+    capacities: Sequence[Capacity],
+    frame: pd.DataFrame,
+    names: Sequence[str],
+    share: float,
+    slo: Slo,
+    seconds: float,
+) -> list[str]:
+    """All that is to be said: who carries how much, whether that differs, what each rests on."""
+    said = []
+    if capacities:
+        said.append(f"{sentence(capacities, share, slo)}.")
+        said += [real for real in [whether_real(capacities)] if real]
+        said += [
+            f"{c.label}: {amount(c)} in {c.runs} runs; {about(c, share, slo, seconds)}."
+            for c in capacities
+        ]
+    if len(names) == 1:
+        words = binding_sentence(frame, names[0])
+        said.append(f"{words[0].upper()}{words[1:]}.")
+    return said
+
+
+def amount(c: Capacity) -> str:
+    """'34 ± 1.3 req/s'."""
+    if c.value == 0:
+        return "none"
+    reach = f" ± {c.reach:.2g}" if math.isfinite(c.reach) else ""
+    return f"{c.value:g}{reach} {c.unit}"
