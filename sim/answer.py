@@ -107,8 +107,8 @@ def binding_sentence(frame: pd.DataFrame, axis: str) -> str:
 def as_text(frame: pd.DataFrame, names: Sequence[str], said: Sequence[str]) -> str:
     """The sweep as a terminal shows it: the sentences, then a line a point."""
     lines = [*said, ""]
-    shown = frame[["label", *names, *TOLD, "binds"]].copy()
-    shown["kept"] = np.where(frame["feasible"], "yes", "no")
+    shown = frame.loc[:, ["label", *names, *TOLD, "binds"]]
+    shown = shown.assign(kept=np.where(frame["feasible"], "yes", "no"))
     shown = shown.rename(columns={"label": "variant", "attainment": "SLO %"})
     table = shown.to_string(index=False, float_format=lambda v: f"{v:,.4g}", na_rep="-")
     lines += table.splitlines()
@@ -134,7 +134,7 @@ def as_dict(frame: pd.DataFrame, capacities: Sequence[Capacity], said: Sequence[
             }
             for c in capacities
         ],
-        "points": json.loads(frame.to_json(orient="records", double_precision=15)),
+        "points": json.loads(frame.to_json(orient="records", double_precision=15) or "[]"),
     }
 
 

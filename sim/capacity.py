@@ -23,6 +23,7 @@ WIDER = 1.25  # the first step while only one of the two is known; each further 
 FEWEST = 100  # requests of the shortest run that a share is taken of
 TOO_SHORT = 0.02  # of what arrives: a growth that runs should exclude
 ALONE = 0.05  # of what arrives: a growth that a single run shows
+Bisection = Generator[float, bool, tuple[float, float]]
 LOADS = {"rate": "req/s", "speed": "times"}  # what capacity can be a value of
 
 
@@ -93,7 +94,7 @@ class Search:
         )
 
     @property
-    def range(self) -> tuple[float, float]:
+    def bounds(self) -> tuple[float, float]:
         """The lowest and the highest load to try."""
         parameter, traffic = PARAMETERS[self.load], self.scenario.traffic
         if self.load == "speed":
@@ -139,9 +140,7 @@ def digits(load: float) -> float:
     return float(f"{load:.3g}")
 
 
-def bisection(
-    start: float, lowest: float, highest: float
-) -> Generator[float, bool, tuple[float, float]]:
+def bisection(start: float, lowest: float, highest: float) -> Bisection:
     """Yields a load and is sent whether it holds, until both sides are within PRECISION.
 
     Returns the highest that held (0: none) and the lowest that did not (inf: none).
@@ -166,7 +165,7 @@ def bisection(
 
 
 def lockstep(
-    searches: dict[Any, Generator], probe: Callable[[dict[Any, float]], dict[Any, bool]]
+    searches: dict[Any, Bisection], probe: Callable[[dict[Any, float]], dict[Any, bool]]
 ) -> dict[Any, tuple[float, float]]:
     """All of them to their end, the next questions of all answered at once."""
     found, asked = {}, {key: next(search) for key, search in searches.items()}
@@ -219,7 +218,7 @@ def find(
     ScenarioError if the scenario can't be run, or has no load to search.
     """
     search.scenario.traffic.check()
-    lowest, highest = search.range
+    lowest, highest = search.bounds
     if lowest >= highest:
         raise ScenarioError(
             f"duration {search.scenario.traffic.duration:g} leaves no rate to search between"

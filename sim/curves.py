@@ -40,11 +40,11 @@ def points(table: pd.DataFrame, names: Sequence[str], share: float) -> pd.DataFr
     `problem` where it can't be run.
     """
     keys = ["variant", *names]
-    ran = table[table["problem"] == ""]
+    ran = table.loc[table["problem"] == ""]
     frame = table.groupby(keys, sort=False)["problem"].first().to_frame()
-    by = ran.groupby(keys, sort=False)
-    frame = frame.join(by.mean(numeric_only=True).drop(columns="seed"))
-    tested = by[["growth", "offered", "arrived"]]
+    means = ran.drop(columns="seed").groupby(keys, sort=False).mean(numeric_only=True)
+    frame = frame.join(means)
+    tested = ran[[*keys, "growth", "offered", "arrived"]].groupby(keys, sort=False)
     grows = {key: growth_of(group.to_dict("records")).grows for key, group in tested}
     frame["grows"] = [grows.get(key, False) for key in frame.index]
     frame["problem"] = frame["problem"].where(frame["attainment"].isna(), "")
@@ -72,10 +72,11 @@ def binding(row: dict) -> str:
 def knee(x: Sequence[float], y: Sequence[float]) -> int | None:
     """Where a curve turns: the point farthest from the chord between its ends, both axes scaled to
     0 to 1 (Satopaa and others 2011, without smoothing). None where it hardly turns."""
-    x, y = np.asarray(x, float), np.asarray(y, float)
-    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0 or not np.isfinite(y).all():
+    along, height = np.asarray(x, float), np.asarray(y, float)
+    if len(along) < 3 or np.ptp(along) == 0 or np.ptp(height) == 0 or np.isnan(height).any():
         return None
-    away = np.abs((x - x[0]) / (x[-1] - x[0]) - (y - y[0]) / (y[-1] - y[0] or np.inf))
+    chord = height[0] + (height[-1] - height[0]) * (along - along[0]) / (along[-1] - along[0])
+    away = np.abs(height - chord) / np.ptp(height)
     place = int(away.argmax())
     return place if away[place] >= KNEE_FROM else None
 
@@ -84,7 +85,7 @@ def knees(curves: pd.DataFrame, axis: str) -> pd.DataFrame:
     """The rows of `bands` at which a curve turns."""
     rows = []
     for _, curve in curves.groupby(["variant", "figure"], sort=False):
-        place = knee(curve[axis], curve["mean"])
+        place = knee(curve[axis].tolist(), curve["mean"].tolist())
         if place is not None:
             rows.append(curve.iloc[place])
     return pd.DataFrame(rows, columns=curves.columns)
@@ -114,9 +115,9 @@ def edges(feasible: np.ndarray) -> pd.DataFrame:
 
 def binds_above(frame: pd.DataFrame, axis: str, variant: str) -> tuple[float, str] | None:
     """From which value on a limit binds, to the end of the axis, and which does at first."""
-    own = frame[(frame["variant"] == variant) & (frame["problem"] == "")].sort_values(axis)
+    own = frame.loc[(frame["variant"] == variant) & (frame["problem"] == "")].sort_values(by=axis)
     free = ~own["binds"].isin(LIMITS)
-    bound = own[free[::-1].cumsum()[::-1] == 0]
+    bound = own.loc[free[::-1].cumsum()[::-1] == 0]
     if bound.empty:
         return None
     return float(bound[axis].iloc[0]), str(bound["binds"].iloc[0])

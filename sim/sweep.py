@@ -109,8 +109,9 @@ def _spread(parameter: Parameter, low: str, high: str, step: str, text: str) -> 
     if times and (by <= 1 or first <= 0):
         raise ScenarioError(f"{text[:60]!r} never gets from {low} to {high}: use a factor above 1")
     reach = math.log(last / first) / math.log(by) if times else (last - first) / by
-    _few(math.floor(reach) + 1, text)
-    ways = range(math.floor(reach + 1e-9) + 1)
+    count = math.floor(reach + 1e-9) + 1
+    _few(count, text)
+    ways = range(count)
     values = (first * by**k if times else first + k * by for k in ways)
     return [float(f"{v:.12g}") for v in values]
 
@@ -338,7 +339,7 @@ def _client(address: str):
         ) from None
     try:
         client.wait_for_workers(1, timeout=ANSWERS_WITHIN)
-        found = set(client.run(sources).values())
+        found = set(dict(client.run(sources)).values())  # pyright: ignore
     except OSError:
         client.close()
         raise ScenarioError(
@@ -399,9 +400,13 @@ def _attempt(scenario, missing, rows, trace, go_on, of: int) -> None:
             yield joblib.delayed(measure)(scenario, batch, trace, SOURCES)
 
     pool = joblib.Parallel(
-        n_jobs=-1, return_as="generator_unordered", batch_size=1, timeout=SILENCE
+        n_jobs=-1,
+        return_as="generator_unordered",
+        pre_dispatch="1.5 * n_jobs",
+        batch_size=1,  # pyright: ignore[reportArgumentType]
+        timeout=SILENCE,
     )
-    results = pool(tasks())
+    results = iter(pool(tasks()) or ())
     try:
         for points, found in results:
             rows.add(points, found)
@@ -428,7 +433,7 @@ def _attempt(scenario, missing, rows, trace, go_on, of: int) -> None:
 
 def batches(scenario: Scenario, points: Sequence[Point], jobs: int) -> Iterator[list[Point]]:
     """Runs that a worker takes at once: enough to be worth sending, and a few for each."""
-    most = max(1, math.ceil(len(points) / (3 * jobs)))
+    most = max(1, math.ceil(len(points) / (4 * jobs)))
     batch, weight = [], 0.0
     for point in points:
         values = {n: v for n, v in point.values if n in TRAFFIC}
@@ -463,6 +468,6 @@ def run(
         with workers(here):
             complete(sweep.scenario, points, rows, trace, go_on)
     table = rows.table(points)
-    if (table["problem"] != "").all():
-        raise ScenarioError(str(table["problem"].iloc[0]))
+    if all(problems := table["problem"].tolist()):
+        raise ScenarioError(problems[0])
     return table

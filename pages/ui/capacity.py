@@ -174,7 +174,7 @@ def answer(asked: Asked) -> None:
     on = here()
     key = ("capacity", search.name, on)
     job = jobs.job(key, lambda go_on: capacity.find(search, asked.trace, here=on, go_on=go_on))
-    _watched(key, job, lambda: _answer(asked, job.result))
+    _watched(key, job, lambda: _answer(asked, job.result or []))
 
 
 def _watched(key: tuple, job: jobs.Job, show, partly=None) -> None:
@@ -262,7 +262,7 @@ def curves_below(asked: Asked) -> None:
 
 
 def _curves(asked: Asked, table: pd.DataFrame | None) -> None:
-    if table is None or table.empty or (table["problem"] != "").all():
+    if table is None or table.empty or all(table["problem"].tolist()):
         return
     frame = curves.points(table, asked.names, asked.share)
     colours = {
@@ -312,11 +312,11 @@ def _lines(asked: Asked, table: pd.DataFrame, frame: pd.DataFrame, colours: dict
     marks = _marks(asked, axis)
     columns = [*st.columns(3), *st.columns(3)]
     for column, (name, limit) in zip(columns, figures, strict=True):
-        own, figure = bands[bands["figure"] == name], FIGURES[name]
+        own, figure = bands.loc[bands["figure"] == name], FIGURES[name]
         title = f"{figure.label}, {figure.unit}"
         chart = charts.curve(
             own,
-            knees[knees["figure"] == name],
+            knees.loc[knees["figure"] == name],
             marks,
             axis=axis,
             axis_title=_title(axis),
@@ -358,7 +358,7 @@ def _marks(asked: Asked, axis: str) -> pd.DataFrame:
 
 def _cells(frame: pd.DataFrame, axis: str, log_x: bool) -> pd.DataFrame:
     """With x and x2, halfway to the neighbours."""
-    values = np.sort(frame[axis].unique()).astype(float)
+    values = np.unique(frame[axis].to_numpy(float))
     scaled = np.log(values) if log_x else values
     middle = (scaled[1:] + scaled[:-1]) / 2
     ends = np.concatenate([scaled[:1], middle, scaled[-1:]])
@@ -379,7 +379,7 @@ def _heat(asked: Asked, frame: pd.DataFrame) -> None:
     name = right.selectbox(
         "Coloured by", COLOURED, format_func=lambda n: FIGURES[n].label, key="heat.figure"
     )
-    own, axes = frame[frame["label"] == label], asked.sweep.axes
+    own, axes = frame.loc[frame["label"] == label], asked.sweep.axes
     own = own.assign(
         column=np.searchsorted(axes[0].values, own[axes[0].name]),
         row=np.searchsorted(axes[1].values, own[axes[1].name]),
@@ -391,7 +391,7 @@ def _heat(asked: Asked, frame: pd.DataFrame) -> None:
         curves.edges(feasible),
         axes=(axes[0].name, axes[1].name),
         titles=(_title(axes[0].name), _title(axes[1].name)),
-        values=tuple([f"{v:g}" for v in axis.values] for axis in axes),
+        values=([f"{v:g}" for v in axes[0].values], [f"{v:g}" for v in axes[1].values]),
         figure=name,
         title=f"{FIGURES[name].label}, {FIGURES[name].unit}",
         dark=dark(),
@@ -435,9 +435,9 @@ def _picked(asked: Asked, frame: pd.DataFrame) -> None:
     if not {"variant", *asked.names} <= set(picked):
         st.caption("Click a point in a chart to see it here and open it on the page Compare.")
         return
-    own = frame[frame["variant"] == picked["variant"]]
+    own = frame.loc[frame["variant"] == picked["variant"]]
     for name in asked.names:
-        own = own[np.isclose(own[name].astype(float), float(picked[name]))]
+        own = own.loc[np.isclose(own[name].to_numpy(float), float(picked[name]))]
     if own.empty or own["problem"].iloc[0]:
         return
     point = own.iloc[0]
