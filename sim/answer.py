@@ -53,6 +53,8 @@ def whether_real(capacities: Sequence[Capacity]) -> str:
         return ""
     first, second = carrying[:2]
     mean, reach = difference(first, second)
+    if mean == 0 and reach == 0:
+        return f"{first.label} and {second.label} carry the same on every seed."
     by = f"{first.label} carries {mean:.2g} {first.unit} more than {second.label}"
     if not math.isfinite(reach):
         return f"{by} on one seed, which says nothing of the next: take more seeds."
@@ -83,7 +85,7 @@ def about(c: Capacity, share: float, slo: Slo, seconds: float) -> str:
     if growth.short:
         return (
             f"{why}; runs of {seconds:g} s are too short to exclude a growth of {growth.most:.2g}"
-            " req/s: make them longer"
+            " req/s: make them longer, or take more seeds"
         )
     return f"{why}; the queue does not grow there (at most {max(growth.most, 0):.2g} req/s)"
 
@@ -97,10 +99,11 @@ def binding_sentence(frame: pd.DataFrame, axis: str) -> str:
     if not found:
         return "no limit binds to the end"
     unit = f" {PARAMETERS[axis].unit}" if PARAMETERS[axis].unit else f" {axis}"
-    parts = [
-        f"from {value:g}{unit} on {WORDS[cause]} under {' and '.join(labels)}"
-        for (value, cause), labels in sorted(found.items(), reverse=True)
-    ]
+    first, parts = float(frame[axis].min()), []
+    for (value, cause), labels in sorted(found.items(), reverse=True):
+        where = "all along" if value == first else f"from {value:g}{unit} on"
+        names = " and ".join([*(", ".join(labels[:-1]),) * (len(labels) > 1), labels[-1]])
+        parts.append(f"{where} {WORDS[cause]} under {names}")
     return "; ".join(parts)
 
 

@@ -80,7 +80,9 @@ class Axis:
             _few(len(texts), text)
             values = [parameter.parse(t) for t in texts]
         elif len(parts) == 3:
-            values = [parameter.parse(written(v)) for v in _spread(parameter, *parts, text)]
+            low, high, step = parts
+            spread = _spread(parameter, low, high, step, text)
+            values = [parameter.parse(written(v)) for v in spread]
         else:
             raise ScenarioError(
                 f"{text[:60]!r} is no range: write {name}:LOW:HIGH:STEP, {name}:LOW:HIGH:x2 or"
@@ -406,9 +408,9 @@ def _attempt(scenario, missing, rows, trace, go_on, of: int) -> None:
         batch_size=1,  # pyright: ignore[reportArgumentType]
         timeout=SILENCE,
     )
-    results = iter(pool(tasks()) or ())
+    results: Iterator[tuple[Sequence[Point], list[dict]]] = iter(pool(tasks()) or ())
     try:
-        for points, found in results:
+        for points, found in results:  # pyright: ignore
             rows.add(points, found)
             sent += len(points)
             if time.monotonic() > kept + SAVE_EVERY:
@@ -424,7 +426,7 @@ def _attempt(scenario, missing, rows, trace, go_on, of: int) -> None:
         ) from None
     except BaseException:
         stop = True  # what runs already comes to its end: others may have work on these processes
-        for points, found in results:
+        for points, found in results:  # pyright: ignore
             rows.add(points, found)
         raise
     finally:

@@ -58,8 +58,10 @@ def controls(scenario: Scenario) -> Asked:
                 kept[parameter.name] or written(parameter.default)
             )
         except ScenarioError as error:
-            problems.append(str(error))
-            numbers[parameter.name] = parameter.default
+            state["sweep.said"] = f"{error}: this is as usual"
+            kept[parameter.name], numbers[parameter.name] = "", parameter.default
+    if said := state.get("sweep.said"):
+        st.warning(f"{plain(said)}.")
     _draw(scenario, axes, numbers)
     asked = Sweep(scenario=scenario, axes=axes, seeds=int(numbers["seeds"]))
     _keep(asked, numbers["share"])
@@ -129,20 +131,24 @@ def _draw(scenario: Scenario, axes: tuple[Axis, ...], numbers: dict[str, float])
 
 def _take_name(letter: str, scenario: Scenario) -> None:
     name = st.session_state[f"sweep.{letter}.name"]
-    st.session_state.sweep[letter] = str(sweep.usual_axis(scenario, name)) if name else ""
-    share.drop_of_page(letter)
+    _asked(letter, str(sweep.usual_axis(scenario, name)) if name else "")
 
 
 def _take_range(letter: str) -> None:
     state = st.session_state
     spread = state[f"sweep.{letter}.range"].replace(" ", "")
-    state.sweep[letter] = f"{state[f'sweep.{letter}.name']}:{spread}" if spread else ""
-    share.drop_of_page(letter)
+    _asked(letter, f"{state[f'sweep.{letter}.name']}:{spread}" if spread else "")
 
 
 def _take_number(name: str) -> None:
     value = st.session_state[f"sweep.{name}"]
-    st.session_state.sweep[name] = "" if value is None else written(value)
+    _asked(name, "" if value is None else written(value))
+
+
+def _asked(name: str, text: str) -> None:
+    """By a control; the address no longer counts."""
+    st.session_state.sweep[name] = text
+    st.session_state.pop("sweep.said", None)
     share.drop_of_page(name)
 
 
@@ -272,10 +278,7 @@ def _curves(asked: Asked, table: pd.DataFrame | None) -> None:
         )
     }
     st.subheader(_heading(asked, frame), anchor=False)
-    st.markdown(
-        " &emsp; ".join(f'<span style="color:{c}">■</span> {name}' for name, c in colours.items()),
-        unsafe_allow_html=True,
-    )
+    _key(colours)
     if len(asked.names) == 1:
         _lines(asked, table, frame, colours)
     else:
@@ -292,6 +295,14 @@ def _heading(asked: Asked, frame: pd.DataFrame) -> str:
         return f"{share:.0f} % of the points keep the SLO"
     said = words.binding_sentence(frame, asked.names[0])
     return f"{said[0].upper()}{said[1:]}"
+
+
+def _key(colours: dict[str, str]) -> None:
+    """Which colour is what."""
+    st.markdown(
+        " &emsp; ".join(f'<span style="color:{c}">■</span> {name}' for name, c in colours.items()),
+        unsafe_allow_html=True,
+    )
 
 
 def _title(name: str) -> str:
@@ -335,6 +346,8 @@ def _lines(asked: Asked, table: pd.DataFrame, frame: pd.DataFrame, colours: dict
     )
     cells = _cells(frame, axis, log_x)
     st.markdown("**Which limit keeps the head of the line out**")
+    present = [name for name in charts.BINDS if name in set(frame["binds"])]
+    _key({name: charts.BINDS[name][dark()] for name in present})
     chart = charts.strip(cells, axis=axis, axis_title=_title(axis), dark=dark(), log_x=log_x)
     st.altair_chart(chart, alt=f"Which limit binds along {axis}", key="strip")
     export("binds", asked.sweep, lambda: cells, chart, "Which limit binds", dark())

@@ -26,6 +26,14 @@ def _colour(colours: dict[str, str]):
     return alt.Color("label:N", sort=None, title=None, scale=scale).legend(None)
 
 
+def _along(log: bool, **rest) -> alt.Scale:
+    return (
+        alt.Scale(type="log", nice=False, **rest)
+        if log
+        else alt.Scale(nice=False, zero=False, **rest)
+    )
+
+
 def _fill(colours: dict[str, str]):
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
     return alt.Fill("label:N", sort=None, title=None, scale=scale).legend(None)
@@ -49,7 +57,7 @@ def curve(
 
     bands, knees: rows of sim.curves.bands of that figure; marks: capacities, as (label, at).
     """
-    x_scale = alt.Scale(type="log" if log_x else "linear", nice=False, zero=False, padding=8)
+    x_scale = _along(log_x, padding=8)
     y_scale = alt.Scale(type="log", nice=False) if log_y else alt.Scale(nice=False)
     colour = _colour(colours)
     x = alt.X(f"{axis}:Q", title=axis_title, scale=x_scale).axis(format="~s", tickCount=7)
@@ -91,7 +99,7 @@ def curve(
 
 def strip(cells: pd.DataFrame, *, axis: str, axis_title: str, dark: bool, log_x: bool):
     """Which limit binds along the axis, a row a variant. cells: label, x, x2, binds and shares."""
-    scale = alt.Scale(type="log" if log_x else "linear", nice=False, zero=False)
+    scale = _along(log_x)
     shares = [
         alt.Tooltip(f"time_{name}:Q", title=f"{name}, % of time", format=".1f")
         for name in (*BINDS, "idle")
@@ -106,7 +114,7 @@ def strip(cells: pd.DataFrame, *, axis: str, axis_title: str, dark: bool, log_x:
             y=alt.Y("label:N", sort=None, title=None),
             color=alt.Color("binds:N", title="binds", sort=list(BINDS))
             .scale(domain=list(BINDS), range=[c[dark] for c in BINDS.values()])
-            .legend(orient="bottom", columns=3),
+            .legend(None),
             tooltip=[
                 alt.Tooltip("label:N", title="variant"),
                 alt.Tooltip(f"{axis}:Q", title=axis_title),
@@ -114,7 +122,7 @@ def strip(cells: pd.DataFrame, *, axis: str, axis_title: str, dark: bool, log_x:
                 *shares,
             ],
         )
-        .properties(height=110 + 20 * cells["label"].nunique())  # with axis and legend
+        .properties(height=64 + 24 * cells["label"].nunique())  # with axis and legend
     )
 
 
