@@ -10,6 +10,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from pathlib import Path
@@ -18,9 +19,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from sim import capacity, sweep
 from sim.costs import COSTS
 from sim.module08 import Req
 from sim.run import serve
+from sim.scenario import Scenario
 from sim.state import Limits
 from sim.traffic import Traffic
 from sim.workload import Workload, draw
@@ -177,6 +180,28 @@ def bench_engine() -> None:
     print(f"  peak memory {peak_gb():.2f} GB  (under 1.5)")
 
 
+def bench_sweep() -> None:
+    """In a folder of its own, the workers' start included."""
+    opening = Scenario()
+    seeds = 1_000 // len(opening.variants) + 1
+    asked = sweep.Sweep(scenario=opening, axes=(sweep.Axis.parse("rate:36"),), seeds=seeds)
+    with tempfile.TemporaryDirectory() as folder:
+        sweep.CACHE = Path(folder)
+        for name, seconds in (("with the workers' start", 4.0), ("again, the same rows", 0.5)):
+            began = time.perf_counter()
+            sweep.run(asked)
+            took = time.perf_counter() - began
+            print(
+                f"{asked.runs:,} runs of 36 req/s for 30 s, {name}: {took:.2f} s  (under {seconds})"
+            )
+        for name, seconds in (("three variants", 3.0), ("the same again", 0.5)):
+            began = time.perf_counter()
+            found = capacity.find(capacity.Search(scenario=opening))
+            took = time.perf_counter() - began
+            runs = sum(c.runs for c in found)
+            print(f"capacity of {name}, {runs} runs: {took:.2f} s  (under {seconds})")
+
+
 def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -253,5 +278,6 @@ if __name__ == "__main__":
     print(f"numpy {np.__version__}, Python {sys.version.split()[0]}")
     bench_engine()
     bench_vllm()
+    bench_sweep()
     if "engine" not in sys.argv:
         bench_page()
