@@ -117,13 +117,13 @@ def run_sweep(args: argparse.Namespace) -> int:
     swept.check()
     search = Search(scenario=scenario, share=share, seeds=seeds)
     try:
-        found = find(search, trace, here=args.here, go_on=told("capacity")) if search.load else []
-    except NoLoad:
-        found = []
+        found, without = find(search, trace, here=args.here, go_on=told("capacity")), []
+    except NoLoad as error:
+        found, without = [], [f"No capacity: {error}."]
     table = run(swept, trace, here=args.here, go_on=told("sweep"))
     names = [axis.name for axis in swept.axes]
     frame = points(table, names, share)
-    said = sentences(found, frame, names, share, scenario.slo, scenario.traffic.duration)
+    said = without + sentences(found, frame, names, share, scenario.slo)
     if args.csv:
         Path(args.csv).write_text(csv(table, swept))
     if args.parquet:

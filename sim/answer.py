@@ -22,28 +22,29 @@ WORDS = {
 }
 
 
-def carried(c: Capacity) -> str:
-    """'41.2 req/s'."""
-    unit = c.unit if c.unit == "req/s" else f"{c.unit} the trace's speed"
-    more = "at least " if c.bound == "range" else ""
-    return f"{more}{c.value:g} {unit}"
+def load(value: float, c: Capacity) -> str:
+    """'41.2 req/s', '1.5 times the trace's speed'."""
+    return f"{value:g} {c.unit}" + ("" if c.load == "rate" else " the trace's speed")
 
 
 def sentence(capacities: Sequence[Capacity], share: float, slo: Slo) -> str:
     """Who carries how much, in one sentence."""
     carrying = sorted((c for c in capacities if c.value > 0), key=lambda c: -c.value)
     if not carrying:
-        kept = f"TTFT {slo.ttft_slo:g} ms and TPOT {slo.tpot_slo:g} ms"
         c = max(capacities, key=lambda c: (c.best["attainment"], c.best["within_ttft"]))
         return (
-            f"None carries anything: {share:g} % within {kept} are not reached at any load;"
-            f" {c.label} comes closest, with {c.best['attainment']:.3g} %"
+            f"None carries even {load(c.lowest, c)}: at that, {c.label} comes closest to"
+            f" {share:g} % within TTFT {slo.ttft_slo:g} ms and TPOT {slo.tpot_slo:g} ms, with"
+            f" {c.best['attainment']:.3g} %"
         )
-    first = carrying[0]
-    parts = [f"{first.label} carries {carried(first)}"]
-    parts += [f"{c.label} {carried(c)}" for c in carrying[1:]]
-    parts += [f"{c.label} none" for c in capacities if c.value == 0]
+    parts = [f"{c.label} {_carried(c)}" for c in carrying]
+    parts[0] = f"{carrying[0].label} carries {_carried(carrying[0])}"
+    parts += [f"{c.label} not even {load(c.lowest, c)}" for c in capacities if c.value == 0]
     return ", ".join(parts)
+
+
+def _carried(c: Capacity) -> str:
+    return f"{'at least ' if c.bound == 'range' else ''}{load(c.value, c)}"
 
 
 def whether_real(capacities: Sequence[Capacity]) -> str:
@@ -53,24 +54,25 @@ def whether_real(capacities: Sequence[Capacity]) -> str:
         return ""
     first, second = carrying[:2]
     mean, reach = difference(first, second)
+    by = f"{first.label} carries {mean:.2g} {first.unit} more than {second.label}"
+    if math.isinf(reach):
+        return f"{by}, on one run: how much of that is chance is not known."
     if mean == 0 and reach == 0:
         return f"{first.label} and {second.label} carry the same on every seed."
-    by = f"{first.label} carries {mean:.2g} {first.unit} more than {second.label}"
-    if not math.isfinite(reach):
-        return f"{by} on one seed, which says nothing of the next: take more seeds."
     if abs(mean) > reach:
         return f"The difference is real: {by} (± {reach:.2g}, 95 %, the same seeds)."
     return f"The difference may be chance: {by}, and seeds alone make ± {reach:.2g} (95 %)."
 
 
-def about(c: Capacity, share: float, slo: Slo, seconds: float) -> str:
-    """What a capacity rests on: its bound, its runs, and whether these were long enough."""
+def about(c: Capacity, share: float, slo: Slo) -> str:
+    """What a capacity rests on: its bound, and whether its runs were long enough."""
     if c.value == 0:
         best, ttft, tpot = c.best, slo.ttft_slo, slo.tpot_slo
         return (
-            f"at the lowest load {best['attainment']:.3g} % keep both limits:"
-            f" {best['within_ttft']:.3g} % TTFT {ttft:g} ms (p99 {duration(best['ttft_p99'])}),"
-            f" {best['within_tpot']:.3g} % TPOT {tpot:g} ms (p99 {duration(best['tpot_p99'])})"
+            f"at {load(c.lowest, c)}, the lowest that its runs can tell, {best['attainment']:.3g} %"
+            f" keep both limits: {best['within_ttft']:.3g} % TTFT {ttft:g} ms (p99"
+            f" {duration(best['ttft_p99'])}), {best['within_tpot']:.3g} % TPOT {tpot:g} ms (p99"
+            f" {duration(best['tpot_p99'])})"
         )
     why = {
         "slo": f"above it fewer than {share:g} % keep the SLO",
@@ -82,10 +84,12 @@ def about(c: Capacity, share: float, slo: Slo, seconds: float) -> str:
         return why
     if growth.grows:
         return f"{why}; even there the queue grows by {growth.mean:.2g} req/s"
+    if growth.short and growth.runs == 1:
+        return f"{why}; one run alone can't exclude a growth of {growth.most:.2g} req/s"
     if growth.short:
         return (
-            f"{why}; runs of {seconds:g} s are too short to exclude a growth of {growth.most:.2g}"
-            " req/s: make them longer, or take more seeds"
+            f"{why}; runs of {growth.seconds:.3g} s are too short to exclude a growth of"
+            f" {growth.most:.2g} req/s: make them longer, or take more seeds"
         )
     return f"{why}; the queue does not grow there (at most {max(growth.most, 0):.2g} req/s)"
 
@@ -147,7 +151,6 @@ def sentences(
     names: Sequence[str],
     share: float,
     slo: Slo,
-    seconds: float,
 ) -> list[str]:
     """All that is to be said: who carries how much, whether that differs, what each rests on."""
     said = []
@@ -155,8 +158,7 @@ def sentences(
         said.append(f"{sentence(capacities, share, slo)}.")
         said += [real for real in [whether_real(capacities)] if real]
         said += [
-            f"{c.label}: {amount(c)} in {c.runs} runs; {about(c, share, slo, seconds)}."
-            for c in capacities
+            f"{c.label}: {amount(c)} in {c.runs} runs; {about(c, share, slo)}." for c in capacities
         ]
     if len(names) == 1:
         words = binding_sentence(frame, names[0])

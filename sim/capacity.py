@@ -53,6 +53,8 @@ class Growth(NamedTuple):
     mean: float  # requests a second
     most: float  # what the seeds do not exclude, one-sided 95 %
     arriving: float  # requests a second
+    seconds: float  # for which requests arrive
+    runs: int
     grows: bool
     short: bool  # it does not, but the runs are too short to exclude TOO_SHORT of what arrives
 
@@ -61,12 +63,14 @@ def growth_of(rows: Sequence[dict]) -> Growth:
     """The test of stability: is the mean slope over the seeds above 0 with 95 %?"""
     mean, reach = interval([row["growth"] for row in rows], 0.95)
     arriving = float(np.mean([row["offered"] for row in rows]))
-    window = (1 - WARM_UP) * float(np.mean([row["arrived"] for row in rows])) / arriving
+    seconds = float(np.mean([row["arrived"] for row in rows])) / arriving
     if len(rows) < 2:
         reach = ALONE * arriving
-    grows = mean > reach and mean * window >= 1  # the saw-teeth of whole batches are none
+    grows = (
+        mean > reach and mean * (1 - WARM_UP) * seconds >= 1
+    )  # the saw-teeth of whole batches are none
     short = not grows and not mean + reach <= TOO_SHORT * arriving
-    return Growth(mean, mean + reach, arriving, grows, short)
+    return Growth(mean, mean + reach, arriving, seconds, len(rows), grows, short)
 
 
 class NoLoad(ScenarioError):
@@ -124,7 +128,8 @@ class Capacity:
     bound: str  # "slo", "growth": the queue grows above it, "range": nothing above was tried
     growth: Growth | None  # at `value`
     runs: int
-    best: dict[str, float]  # where none holds: figures at the lowest load
+    lowest: float  # that was to be tried
+    best: dict[str, float]  # where none holds: figures at the lowest
 
     @property
     def label(self) -> str:
@@ -274,6 +279,7 @@ def _find(search: Search, runs: _Runs, lowest: float, highest: float) -> list[Ca
                 bound=bound,
                 growth=grow.get(v) if v not in none else None,
                 runs=len(runs.taken[v]),
+                lowest=lowest,
                 best=best.get(v, {}),
             )
         )

@@ -296,7 +296,7 @@ class Rows:
 
 
 def _prune() -> None:
-    """Remove what was used longest ago, until the rest fits."""
+    """Remove what was written longest ago, until the rest fits."""
     room = MAX_CACHE_MB * 1e6
     for path in sorted(CACHE.glob("*.parquet"), key=lambda p: p.stat().st_mtime, reverse=True):
         room -= path.stat().st_size

@@ -69,7 +69,7 @@ def test_the_modules_static_batch_of_8_carries_0_78_a_second_at_2000_tokens():
     """2,000 steps of 5.1 ms serve eight."""
     search = Search(
         scenario=Scenario(
-            traffic=fixed(1000, 2000, rate=0.7, duration=20_000.0),
+            traffic=fixed(1000, 2000, rate=0.7, duration=8_000.0),
             variants=(Variant("static"),),
             baseline=0,
             limits=Limits(max_num_seqs=8),
@@ -81,8 +81,8 @@ def test_the_modules_static_batch_of_8_carries_0_78_a_second_at_2000_tokens():
     (found,) = find(search)
     assert found.bound == "growth"
     assert found.value - found.reach <= 8 / 10.2 <= found.value + found.reach
-    assert found.reach <= 0.02
-    assert "above it the queue grows" in about(found, 99, LENIENT, 20_000)
+    assert found.reach <= 0.03
+    assert "above it the queue grows" in about(found, 99, LENIENT)
 
 
 def test_capacity_rises_with_seats_and_with_the_pool():
@@ -127,10 +127,10 @@ def test_a_limit_that_nothing_meets_is_answered_by_how_close():
     found = find(Search(scenario=Scenario(slo=slo, traffic=Traffic(duration=5.0)), seeds=2))
     assert [c.value for c in found] == [0, 0, 0]
     said = sentence(found, 99, slo)
-    assert said.startswith("None carries anything: 99 % within TTFT 1 ms and TPOT 50 ms are not")
-    assert "comes closest" in said
-    assert "0 % TTFT 1 ms (p99 " in about(found[1], 99, slo, 5)
-    assert "100 % TPOT 50 ms" in about(found[1], 99, slo, 5)
+    assert said.startswith("None carries even 20 req/s: at that, ")
+    assert said.endswith(" comes closest to 99 % within TTFT 1 ms and TPOT 50 ms, with 0 %")
+    assert "0 % TTFT 1 ms (p99 " in about(found[1], 99, slo)
+    assert "100 % TPOT 50 ms" in about(found[1], 99, slo)
     assert amount(found[0]) == "none"
 
 
@@ -217,6 +217,7 @@ def held(label: str, *by_seed: float, load: str = "rate") -> Capacity:
         bound="slo",
         growth=growth_of(rows(0.0, 0.01, -0.01)),
         runs=9,
+        lowest=1.0,
         best={},
     )
 
@@ -229,9 +230,10 @@ def test_a_difference_is_real_where_it_exceeds_its_interval():
     )
     near = held("sarathi", 41.0, 40.0, 41.5)
     assert whether_real([near, one]).startswith("The difference may be chance: chunked carries")
-    assert "on one seed" in whether_real([held("chunked", 40.0), held("sarathi", 30.0)])
+    assert "on one run" in whether_real([held("chunked", 40.0), held("sarathi", 30.0)])
     assert whether_real([one]) == ""
-    assert "of its speed" not in sentence([held("chunked", 1.5, load="speed")], 99, Slo())
+    fast = held("chunked", 1.5, load="speed")
+    assert sentence([fast], 99, Slo()) == "chunked carries 1.5 times the trace's speed"
     assert set(LOADS) == {"rate", "speed"}
 
 
@@ -240,7 +242,7 @@ def test_all_is_said_in_the_order_in_which_it_is_needed():
     swept = Sweep(scenario=scenario, axes=(Axis.parse("rate:10:50:10"),), seeds=2)
     frame = points(run(swept), ["rate"], 99.0)
     found = find(Search(scenario=scenario, seeds=2))
-    said = sentences(found, frame, ["rate"], 99.0, scenario.slo, 10.0)
+    said = sentences(found, frame, ["rate"], 99.0, scenario.slo)
     assert " carries " in said[0]
     assert said[1].startswith("The difference ")
     assert [line.partition(":")[0] for line in said[2:5]] == ["static", "continuous", "chunked 128"]

@@ -90,5 +90,11 @@ def test_what_cannot_be_swept_is_one_line(capsys, argv, said):
 
 def test_a_limit_that_nothing_meets_is_answered_by_how_close(capsys):
     out = printed(capsys, *SHORT, "--ttft-slo", "1")
-    assert out.startswith("None carries anything: 99 % within TTFT 1 ms and TPOT 50 ms are not")
-    assert "at the lowest load 0 % keep both limits" in out
+    assert out.startswith("None carries even 33.3 req/s: at that, ")
+    assert "at 33.3 req/s, the lowest that its runs can tell, 0 % keep both limits" in out
+
+
+def test_traffic_without_a_rate_is_swept_and_has_no_capacity(capsys):
+    out = printed(capsys, "--arrivals", "burst", "--requests", "50", "--x", "max_num_seqs:4,8")
+    assert out.startswith("No capacity: arrivals burst come at no rate")
+    assert json.loads(printed(capsys, "--arrivals", "list", "--json"))["capacity"] == []

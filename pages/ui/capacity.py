@@ -234,9 +234,7 @@ def _answer(asked: Asked, found: list[Capacity]) -> None:
         rows[c.label] = {
             f"Capacity, {c.unit}": f"{c.value:g}{spread}" if c.value else "none",
             "Runs": f"{c.runs:,}",
-            "What it rests on": words.about(
-                c, asked.share, scenario.slo, scenario.traffic.duration
-            ),
+            "What it rests on": words.about(c, asked.share, scenario.slo),
         }
     st.table(pd.DataFrame(rows).T, border="horizontal", alt="Capacity of each variant")
     slo = scenario.slo
