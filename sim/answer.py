@@ -103,7 +103,7 @@ def binding_sentence(frame: pd.DataFrame, axis: str) -> str:
     if not found:
         return "no limit binds to the end"
     unit = f" {PARAMETERS[axis].unit}" if PARAMETERS[axis].unit else f" {axis}"
-    first, parts = float(frame[axis].min()), []
+    first, parts = min(frame[axis].tolist()), []
     for (value, cause), labels in sorted(found.items(), reverse=True):
         where = "all along" if value == first else f"from {value:g}{unit} on"
         names = " and ".join([*(", ".join(labels[:-1]),) * (len(labels) > 1), labels[-1]])

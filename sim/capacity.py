@@ -58,6 +58,11 @@ class Growth(NamedTuple):
     grows: bool
     short: bool  # it does not, but the runs are too short to exclude TOO_SHORT of what arrives
 
+    @property
+    def told(self) -> float:
+        """The least growth that would have shown, requests a second."""
+        return self.most - self.mean
+
 
 def growth_of(rows: Sequence[dict]) -> Growth:
     """The test of stability: is the mean slope over the seeds above 0 with 95 %?"""
@@ -266,8 +271,9 @@ def _find(search: Search, runs: _Runs, lowest: float, highest: float) -> list[Ca
     capacities = []
     for v in variants:
         mean, reach = interval(by_seed[v])
-        if v in limits:  # known no better than the step at which the growth shows
-            reach = max(reach, limits[v][1] - limits[v][0])
+        if v in limits:  # known no better than its last step, and than what the test tells apart
+            told = value[v] * grow[v].told / grow[v].arriving if v in grow else 0.0
+            reach = max(reach, limits[v][1] - limits[v][0], told)
         bound = "growth" if v in limits else "range" if value[v] >= highest else "slo"
         capacities.append(
             Capacity(

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import product, takewhile
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import joblib
@@ -408,9 +409,9 @@ def _attempt(scenario, missing, rows, trace, go_on, of: int) -> None:
         batch_size=1,  # pyright: ignore[reportArgumentType]
         timeout=SILENCE,
     )
-    results: Iterator[tuple[Sequence[Point], list[dict]]] = iter(pool(tasks()) or ())
+    results: Iterator[Any] = iter(pool(tasks()) or ())
     try:
-        for points, found in results:  # pyright: ignore
+        for points, found in results:
             rows.add(points, found)
             sent += len(points)
             if time.monotonic() > kept + SAVE_EVERY:
@@ -426,7 +427,7 @@ def _attempt(scenario, missing, rows, trace, go_on, of: int) -> None:
         ) from None
     except BaseException:
         stop = True  # what runs already comes to its end: others may have work on these processes
-        for points, found in results:  # pyright: ignore
+        for points, found in results:
             rows.add(points, found)
         raise
     finally:

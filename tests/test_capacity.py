@@ -65,8 +65,9 @@ def test_one_seat_and_constant_lengths_wait_as_in_an_md1_queue():
         assert reach < 0.1 * mean
 
 
-def test_the_modules_static_batch_of_8_carries_0_78_a_second_at_2000_tokens():
+def test_the_modules_static_batch_of_8_carries_0_78_a_second_at_2000_tokens(monkeypatch):
     """2,000 steps of 5.1 ms serve eight."""
+    monkeypatch.setattr(capacity, "MAX_REQUESTS", 20_000)  # nothing above 2.5 req/s is tried
     search = Search(
         scenario=Scenario(
             traffic=fixed(1000, 2000, rate=0.7, duration=8_000.0),
