@@ -1,21 +1,29 @@
-"""python -m sim compare | inspect | fidelity | golden | warm"""
+"""python -m sim compare | sweep | inspect | fidelity | golden | warm"""
 
 import argparse
 import json
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import parse_qs, urlsplit
 
-from . import fidelity
+from . import answer, fidelity
+from .answer import sentences
 from .bring import as_text as inspected
 from .bring import bring, named, report, workload
+from .capacity import NoLoad, Search, find
+from .curves import points
 from .golden import replay_all
 from .jit import drop_stale
 from .parameter import ScenarioError
 from .run import compare
-from .scenario import PARAMETERS, SLO, TEXTS, Scenario, Slo
-from .table import as_dict, as_text, write_csv
+from .scenario import PAGE, PARAMETERS, SLO, TEXTS, Scenario, Slo
+from .sweep import CLUSTER, SEEDS, SHARE, Axis, Sweep, default_axis, run
+from .table import as_dict, as_text, csv, parquet, write_csv
 from .traces.plain import ROLES
+from .workload import Workload
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,6 +36,42 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
 
     c = commands.add_parser("compare", help="the same requests under several policies")
+    _scenario_options(c)
+    c.add_argument("--json", action="store_true", help="for machines")
+    c.add_argument("--csv", metavar="DIR", help="write requests, steps and segments there too")
+
+    s = commands.add_parser("sweep", help="how much each policy can take, and curves over anything")
+    _scenario_options(s)
+    spread = "NAME:LOW:HIGH:STEP, NAME:LOW:HIGH:x2 or NAME:VALUE,VALUE"
+    s.add_argument("--x", metavar="RANGE", help=f"what to sweep: {spread}; the load by default")
+    s.add_argument("--y", metavar="RANGE", help="a second parameter")
+    for p in (SEEDS, SHARE):
+        s.add_argument(f"--{p.name}", metavar="N", help=f"{p.label} ({p.span})".replace("%", "%%"))
+    s.add_argument("--here", action="store_true", help=f"on this machine, whatever {CLUSTER} says")
+    s.add_argument("--json", action="store_true", help="for machines")
+    s.add_argument("--csv", metavar="FILE", help="write a row a run there too")
+    s.add_argument("--parquet", metavar="FILE", help="the same as parquet")
+
+    i = commands.add_parser("inspect", help="what a trace or a benchmark's result says, and means")
+    i.add_argument("path", metavar="FILE", type=Path)
+    i.add_argument(
+        "--columns", metavar="NAME=COLUMN,…", help=f"of an unknown CSV: {', '.join(ROLES)}"
+    )
+    for name, p in SLO.items():
+        i.add_argument(f"--{name.replace('_', '-')}", metavar="N", help=f"{p.label} ({p.span})")
+    i.add_argument("--json", action="store_true", help="for machines")
+
+    f = commands.add_parser("fidelity", help="published measurements beside our predictions")
+    f.add_argument("path", metavar="FILE", type=Path, nargs="?", default=fidelity.PUBLISHED)
+
+    g = commands.add_parser("golden", help="replay recordings, and say where we differ")
+    g.add_argument("path", metavar="FILE|DIR", type=Path)
+
+    commands.add_parser("warm", help="compile, so that nobody waits for it later")
+    return top
+
+
+def _scenario_options(c: argparse.ArgumentParser) -> None:
     c.add_argument("--scenario", metavar="FILE", help="a scenario as JSON, as the page saves it")
     c.add_argument("--url", help="the page's address")
     c.add_argument("--policies", metavar="P,P", help="e.g. static,continuous,chunked:chunk=128")
@@ -40,26 +84,6 @@ def parser() -> argparse.ArgumentParser:
         c.add_argument(f"--{name}", metavar="LENGTHS", help="e.g. lognormal:700:0.9:64:4096")
     for name, p in PARAMETERS.items():
         c.add_argument(f"--{name.replace('_', '-')}", metavar="N", help=f"{p.label} ({p.span})")
-    c.add_argument("--json", action="store_true", help="for machines")
-    c.add_argument("--csv", metavar="DIR", help="write requests, steps and segments there too")
-
-    i = commands.add_parser("inspect", help="what a trace or a benchmark's result says, and means")
-    i.add_argument("path", metavar="FILE", type=Path)
-    i.add_argument(
-        "--columns", metavar="NAME=COLUMN,…", help=f"of an unknown CSV: {', '.join(ROLES)}"
-    )
-    for name, p in SLO.items():
-        i.add_argument(f"--{name.replace('_', '-')}", metavar="N", help=f"{p.label} ({p.span})")
-    i.add_argument("--json", action="store_true", help="for machines")
-
-    g = commands.add_parser("golden", help="replay recordings, and say where we differ")
-    g.add_argument("path", metavar="FILE|DIR", type=Path)
-
-    f = commands.add_parser("fidelity", help="published measurements beside our predictions")
-    f.add_argument("path", metavar="FILE", type=Path, nargs="?", default=fidelity.PUBLISHED)
-
-    commands.add_parser("warm", help="compile, so that nobody waits for it later")
-    return top
 
 
 def asked(args: argparse.Namespace) -> Scenario:
@@ -86,11 +110,16 @@ def asked(args: argparse.Namespace) -> Scenario:
     return scenario
 
 
-def run_compare(args: argparse.Namespace) -> int:
-    scenario = asked(args)
+def brought(args: argparse.Namespace) -> Workload | None:
+    """The trace that the options name."""
     trace, said = workload(Path(args.trace), args.trace) if args.trace else (None, "")
     if said:
         print(said, file=sys.stderr)
+    return trace
+
+
+def run_compare(args: argparse.Namespace) -> int:
+    scenario, trace = asked(args), brought(args)
     runs = compare(scenario, trace)
     if args.csv:
         write_csv(Path(args.csv), runs, scenario)
@@ -110,6 +139,53 @@ def run_inspect(args: argparse.Namespace) -> int:
     found = report(bring(args.path, args.path.name, mapping or None), Slo(**limits))
     print(json.dumps(found, indent=1) if args.json else inspected(found))
     return 0
+
+
+def run_sweep(args: argparse.Namespace) -> int:
+    scenario, trace = asked(args), brought(args)
+    given = parse_qs(urlsplit(args.url).query) if args.url else {}
+    wanted = {
+        name: getattr(args, name) or given.get(name, [""])[-1] for name in PAGE if name in args
+    }
+    axes = [Axis.parse(wanted[name]) for name in "xy" if wanted[name]]
+    numbers = [p.parse(wanted[p.name]) if wanted[p.name] else p.default for p in (SEEDS, SHARE)]
+    seeds, share = int(numbers[0]), numbers[1]
+    swept = Sweep(scenario=scenario, axes=tuple(axes or [default_axis(scenario)]), seeds=seeds)
+    swept.check()
+    search = Search(scenario=scenario, share=share, seeds=seeds)
+    try:
+        found, without = find(search, trace, here=args.here, go_on=told("capacity")), []
+    except NoLoad as error:
+        found, without = [], [f"No capacity: {error}."]
+    table = run(swept, trace, here=args.here, go_on=told("sweep"))
+    names = [axis.name for axis in swept.axes]
+    frame = points(table, names, share)
+    said = without + sentences(found, frame, names, share, scenario.slo)
+    if args.csv:
+        Path(args.csv).write_text(csv(table, swept))
+    if args.parquet:
+        Path(args.parquet).write_bytes(parquet(table, swept))
+    if args.json:
+        about = {"sweep": swept.name, "link": swept.link(), **swept.definition(), "share": share}
+        print(json.dumps(about | answer.as_dict(frame, found, said), indent=1))
+    else:
+        print(answer.as_text(frame, names, said))
+    return 0
+
+
+def told(what: str) -> Callable[[int, int], None]:
+    """Progress with the time left, on a terminal alone."""
+    began = time.monotonic()
+
+    def go_on(done: int, of: int) -> None:
+        left = (time.monotonic() - began) / done * (of - done)
+        if sys.stderr.isatty():
+            end = "\n" if done == of else ""
+            print(
+                f"\r{what}: {done:,} of {of:,} runs, {left:,.0f} s left  ", end=end, file=sys.stderr
+            )
+
+    return go_on
 
 
 def run_golden(args: argparse.Namespace) -> int:

@@ -12,8 +12,8 @@ CACHE = HERE.parent / ".jit"
 
 # numba's cache on disk watches only the file that a function stands in: after an edit to a helper
 # elsewhere its callers would be silently stale. A folder named after all our sources cures that.
-_digest = hashlib.sha256(b"".join(p.read_bytes() for p in sorted(HERE.rglob("*.py")))).hexdigest()
-config.CACHE_DIR = str(CACHE / _digest[:12])  # pyright: ignore[reportAttributeAccessIssue]
+SOURCES = hashlib.sha256(b"".join(p.read_bytes() for p in sorted(HERE.rglob("*.py")))).hexdigest()
+config.CACHE_DIR = str(CACHE / SOURCES[:12])  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def jit(*signature):
@@ -28,5 +28,5 @@ def jit(*signature):
 def drop_stale() -> None:
     """Remove the caches of earlier sources."""
     for folder in CACHE.glob("*"):
-        if folder.name != _digest[:12]:
+        if folder.name != SOURCES[:12]:
             shutil.rmtree(folder, ignore_errors=True)

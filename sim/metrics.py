@@ -5,7 +5,7 @@ Percentiles are numpy's linear method over all values, never over buckets.
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,15 +32,23 @@ class Sample:
 
     def quantile(self, q: float) -> float:
         """By numpy's linear method over the values written out; nan where there is none."""
+        return float(self.quantiles([q])[0])
+
+    def quantiles(self, qs: Sequence[float]) -> np.ndarray:
+        """The same for several at once: the values are sorted once."""
         if not len(self.values):
-            return math.nan
+            return np.full(len(qs), np.nan)
         if self.weights is None:
-            return float(np.quantile(self.values, q))
+            return np.quantile(self.values, qs)
         order = np.argsort(self.values)
         upto = self.weights[order].cumsum()
-        place = (upto[-1] - 1) * q
-        low, high = np.searchsorted(upto, [math.floor(place), math.ceil(place)], side="right")
-        return float(np.quantile(self.values[order[[low, high]]], place - math.floor(place)))
+        places = (upto[-1] - 1) * np.array(qs)
+        whole = np.floor(places)
+        low = self.values[order[np.searchsorted(upto, whole, side="right")]]
+        high = self.values[order[np.searchsorted(upto, np.ceil(places), side="right")]]
+        share, step = places - whole, high - low
+        # From the nearer end, as numpy does it: bit for bit the same.
+        return np.where(share < 0.5, low + step * share, high - step * (1 - share))
 
     def supports(self, q: float) -> bool:
         """Whether the largest of so many requests bounds the quantile from above with 95 %."""
@@ -140,11 +148,17 @@ def useful_share(run: Run, of_held: bool) -> float:
     return 100 * float(useful / whole)
 
 
-def attained(run: Run, slo: Slo) -> np.ndarray:
-    """Which requests keep both limits. One without a TPOT keeps that limit."""
+def kept_limits(run: Run, slo: Slo) -> tuple[np.ndarray, np.ndarray]:
+    """Which requests keep the TTFT limit, and which the TPOT limit, as all without a TPOT do."""
     r = run.requests
     tpot = (r["last"] - r["first"]) / np.maximum(r["output"] - 1, 1)
-    return (r["first"] - r["arrival"] <= slo.ttft_slo) & (tpot <= slo.tpot_slo)
+    return r["first"] - r["arrival"] <= slo.ttft_slo, tpot <= slo.tpot_slo
+
+
+def attained(run: Run, slo: Slo) -> np.ndarray:
+    """Which requests keep both limits."""
+    in_time, in_step = kept_limits(run, slo)
+    return in_time & in_step
 
 
 def longest_wait(run: Run) -> int:
@@ -336,7 +350,13 @@ FIGURES: dict[str, Figure] = {f.name: f for f in _figures()}
 
 def figures(run: Run, slo: Slo) -> dict[str, float]:
     """Every figure of the run, by name."""
-    return {name: f.of(run, slo) for name, f in FIGURES.items()}
+    values = {}
+    for m in METRICS.values():
+        sample = m.of(run)
+        values[f"{m.name}_mean"] = sample.mean
+        names = [f"{m.name}_{key}" for key in QUANTILES]
+        values |= zip(names, sample.quantiles(list(QUANTILES.values())).tolist(), strict=True)
+    return {n: values[n] if n in values else f.of(run, slo) for n, f in FIGURES.items()}
 
 
 def unsupported(run: Run) -> set[str]:

@@ -57,7 +57,8 @@ class Run:
     @property
     def served(self) -> np.ndarray:
         """The requests that were let in."""
-        return self.requests[self.requests["refused"] == 0]
+        refused = self.requests["refused"]
+        return self.requests[refused == 0] if refused.any() else self.requests
 
     def ticks(self) -> np.ndarray:
         """(m,) TICK: from one token of the decoding requests to their next.

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import pandas as pd
 import pyarrow as pa
@@ -18,6 +19,7 @@ from .policies import POLICIES
 from .run import Run
 from .scenario import COSTING, HOST, LIMITS, PARAMETERS, SLO, TEXTS, Scenario
 from .state import PHASES, REFUSALS, STOPS
+from .traffic import Traffic
 
 
 def figure_table(runs: Sequence[Run], scenario: Scenario) -> pd.DataFrame:
@@ -69,9 +71,15 @@ def scenario_table(scenario: Scenario) -> pd.DataFrame:
             rows[parameter.label] = [
                 value if name in kept else "" for value, kept in zip(limits, keeps, strict=True)
             ]
-    costs = [scenario.cost_of(variant) for variant in variants]
+    models = [scenario.model_of(variant) for variant in variants]
+    rows["Cost of a step"] = [model.label for model in models]
+    linear = [model.kind == "linear" for model in models]
     for k, parameter in enumerate(COSTING.values()):
-        rows[parameter.label] = [written(cost[k]) for cost in costs]
+        if any(linear):
+            costs = [written(scenario.cost_of(v).coefficients[k]) for v in variants]
+            rows[parameter.label] = [
+                cost if own else "" for cost, own in zip(costs, linear, strict=True)
+            ]
     for parameter in HOST.values():
         rows[parameter.label] = [written(scenario.host_of(v)) for v in variants]
     for name, parameter in SLO.items():
@@ -79,7 +87,16 @@ def scenario_table(scenario: Scenario) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=[v.label for v in variants])
 
 
-def stamp(scenario: Scenario, host: str = "") -> str:
+class Asked(Protocol):
+    """What can be exported of: a scenario, or a sweep of one."""
+
+    @property
+    def traffic(self) -> Traffic: ...
+
+    def link(self) -> str: ...
+
+
+def stamp(scenario: Asked, host: str = "") -> str:
     """What every export says of itself: version, day (UTC), seed, and the scenario as a link."""
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     seed = f"seed {scenario.traffic.seed}"
@@ -97,13 +114,13 @@ def inert(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{n: table[n].map(guarded) for n in map(guarded, texts)})
 
 
-def csv(table: pd.DataFrame, scenario: Scenario, host: str = "", *, index: bool = False) -> str:
+def csv(table: pd.DataFrame, scenario: Asked, host: str = "", *, index: bool = False) -> str:
     """The table as CSV under one comment line that says where it comes from."""
     line = stamp(scenario, host).replace(",", "%2C")  # one cell, whatever the link holds
     return f"# {line}\n{inert(table).to_csv(index=index)}"
 
 
-def parquet(table: pd.DataFrame, scenario: Scenario, host: str = "") -> bytes:
+def parquet(table: pd.DataFrame, scenario: Asked, host: str = "") -> bytes:
     """The table as Parquet, what a CSV says in its first line in the schema's metadata."""
     content = pa.Table.from_pandas(table, preserve_index=False)
     said = {b"slotscope": stamp(scenario, host).encode()}
@@ -120,7 +137,7 @@ def snippet(scenario: Scenario, host: str = "") -> str:
     lines = [
         f"# {stamp(scenario, host)}",
         *(["from pathlib import Path", ""] if traced else []),
-        *(["from sim import traces"] if traced else []),
+        *(["from sim.bring import bring"] if traced else []),
         "from sim.run import compare",
         "from sim.scenario import Scenario",
         "from sim.table import figure_table",
@@ -130,8 +147,7 @@ def snippet(scenario: Scenario, host: str = "") -> str:
         *(
             [
                 f"content = Path({scenario.traffic.trace + '.csv'!r}).read_bytes()  # the trace",
-                f"assert traces.name_of(content) == {scenario.traffic.trace!r}",
-                "trace = traces.read(content)[1]",
+                f"trace = bring(content).workloads()[{scenario.traffic.trace!r}][0]",
             ]
             if traced
             else []

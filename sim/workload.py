@@ -232,12 +232,14 @@ def _module(traffic: Traffic) -> Workload:
     """The module's stream, number by number: per request an interval, a prompt, an output."""
     rng, now, rows = random.Random(traffic.seed), 0.0, []
 
-    def length(of: Lengths) -> int:
-        drawn = rng.lognormvariate(math.log(of["median"]), of["sigma"])
-        return int(min(of["high"], max(of["low"], drawn)))
+    def drawn(of: Lengths):
+        median, sigma, low, high = of.numbers
+        mu, normal = math.log(median), rng.lognormvariate
+        return lambda: int(min(high, max(low, normal(mu, sigma))))
 
+    prompt, output = drawn(traffic.prompt), drawn(traffic.output)
     while (now := now + rng.expovariate(traffic.rate)) < traffic.duration:
-        rows.append((now, length(traffic.prompt), length(traffic.output)))
+        rows.append((now, prompt(), output()))
     _somebody(len(rows), traffic)
     arrival, prompt, output = (np.array(column) for column in zip(*rows, strict=True))
     arrival = arrival if traffic.as_printed else arrival * 1e3

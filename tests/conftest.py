@@ -72,7 +72,8 @@ def server(tmp_path_factory) -> Iterator[Server]:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=os.environ | {"SLOTSCOPE_MAX_UPLOAD_MB": str(UPLOAD_MB)},
+            env=os.environ
+            | {"SLOTSCOPE_MAX_UPLOAD_MB": str(UPLOAD_MB), "SLOTSCOPE_CACHE": str(log.parent)},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -111,7 +112,12 @@ def watch(page: Page, faults: list[str]) -> None:
     def outside(url: str) -> bool:
         return urlsplit(url).scheme not in ("data", "blob") and urlsplit(url).hostname != HOST
 
-    page.on("console", lambda m: faults.append(m.text) if m.type == "error" else None)
+    def fault(message) -> bool:
+        # Opened at a page's own path, Streamlit looks for its server there first.
+        probe = "/_stcore/" in message.location.get("url", "")
+        return message.type == "error" and not probe
+
+    page.on("console", lambda m: faults.append(m.text) if fault(m) else None)
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("requestfailed", lambda r: faults.append(f"failed: {r.url[:200]} {r.failure}"))
     page.on("request", lambda r: faults.append(f"outside: {r.url}") if outside(r.url) else None)

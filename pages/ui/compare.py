@@ -32,8 +32,8 @@ SHOWN = (
 )
 
 
-def runs() -> tuple[Scenario, list[Run]]:
-    """The scenario of the sidebar and its runs; where it can't be run, say why and stop."""
+def scenario() -> Scenario:
+    """The scenario of the sidebar; where it can't be had, or its trace, say so (and stop)."""
     share.enter()
     scenario, notices = st.session_state.scenario, st.session_state.notices
     _notice(notices)
@@ -47,13 +47,19 @@ def runs() -> tuple[Scenario, list[Run]]:
             else "Drop a trace in the sidebar, or choose other arrivals."
         )
         st.stop()
+    return scenario
+
+
+def runs() -> tuple[Scenario, list[Run]]:
+    """The scenario of the sidebar and its runs; where it can't be run, say why and stop."""
+    asked = scenario()
     try:
-        runs = share.runs_of(scenario, trace)
+        runs = share.runs_of(asked, controls.trace())
     except ScenarioError as error:
         st.error(f"{plain(str(error))}.")
         st.stop()
     _notice(share.problem_of_pick(len(runs[0].requests)))
-    return scenario, runs
+    return asked, runs
 
 
 def _notice(problems: Sequence[str]) -> None:

@@ -7,7 +7,8 @@ import streamlit as st
 
 from sim.run import Run
 from sim.scenario import Scenario
-from sim.table import csv, snippet
+from sim.sweep import Sweep
+from sim.table import csv, parquet, snippet
 
 from . import share
 from .draw import TYPES, picture
@@ -15,10 +16,12 @@ from .files import FILES, View
 from .jobs import Job
 from .timeline import opening_window
 
+PARQUET = "application/vnd.apache.parquet"
+
 
 def export(
     name: str,
-    scenario: Scenario,
+    scenario: Scenario | Sweep,
     table: Callable[[], pd.DataFrame],
     drawing: Callable[[], str] | None = None,
 ) -> None:
@@ -29,6 +32,7 @@ def export(
             for kind, mime in TYPES.items():
                 _button(f"{name}.{kind}", lambda k=kind: picture(drawing(), k), mime)
         _button(f"{name}.csv", lambda: csv(table(), scenario, host).encode(), "text/csv")
+        _button(f"{name}.parquet", lambda: parquet(table(), scenario, host), PARQUET)
 
 
 def _button(file: str, make: Callable[[], bytes], mime: str) -> None:

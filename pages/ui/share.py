@@ -114,6 +114,26 @@ def link(scenario: Scenario, review: bool = False) -> str:
     return f"{host()}{path}{mark}"
 
 
+def of_page(name: str) -> str | None:
+    """What the address says of `name`, one of PAGE."""
+    return st.query_params.get(name)
+
+
+def drop_of_page(name: str) -> None:
+    """A control says otherwise now."""
+    st.query_params.pop(name, None)
+
+
+def keep_of_page(values: dict[str, str]) -> None:
+    """Write the page's own part of the address; what is empty is as usual and left out."""
+    for name, value in values.items():
+        if value and st.query_params.get(name) != value:
+            st.query_params[name] = value
+        elif not value:
+            st.query_params.pop(name, None)
+    st.session_state.address = address()
+
+
 def host() -> str:
     """Scheme and host of the page, for a link that leaves it."""
     return "/".join((st.context.url or "").split("/")[:3])
