@@ -223,7 +223,7 @@ def bench_traces(requests: int = 1_000_000) -> None:
         + [f"{1.5 * k},{p},{o}" for k, p, o in rows],
         "Mooncake with 8 hashes a request, MB": [
             f'{{"timestamp": {k // 10 * 3000}, "input_length": {p}, "output_length": {o},'
-            f' "hash_ids": {[*range(k, k - -p // 512 + (p % 512 > 0))]}}}'
+            f' "hash_ids": {[*range(k, k - (-p // 512))]}}}'
             for k, p, o in rows
         ],
     }
