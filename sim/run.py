@@ -14,9 +14,11 @@ from .state import (
     ADMITTED,
     BLOCKS,
     BUDGET,
+    DEATHS,
     DECODE,
     REFUSALS,
     REQUEST,
+    RESERVED,
     SEATS,
     STOPS,
     TOO_LARGE,
@@ -105,6 +107,9 @@ class Run:
 
 def door(workload: Workload, policy: str, limits: Limits) -> np.ndarray:
     """(n,) why each request is turned away before it queues: ADMITTED, TOO_LONG or TOO_LARGE."""
+    limits = in_force(policy, limits)
+    if own := POLICIES[policy].door:
+        return own(workload.prompt, workload.limit, limits)[0]
     keeps, reasons = POLICIES[policy].keeps, np.full(len(workload), ADMITTED, np.int32)
     if "num_gpu_blocks" in keeps:
         tokens = np.minimum(workload.prompt + workload.limit, limits.max_model_len)
@@ -132,7 +137,10 @@ def opened(workload: Workload, policy: str, limits: Limits, host_ms: float = 0.0
     for i in np.flatnonzero(np.isnan(rank) if rank is not None else [])[:1]:
         raise ScenarioError(f"request {i} has {p.ranks} nan, which orders nothing: give a number")
     output, limit = workload.output, workload.limit
-    if "max_model_len" in p.keeps:  # an output ends there, whatever it would have been
+    if p.door:
+        longest = p.door(workload.prompt, limit, limits)[1]
+        output, limit = np.minimum(output, longest), np.minimum(limit, longest)
+    elif "max_model_len" in p.keeps:  # an output ends there, whatever it would have been
         longest = np.maximum(1, limits.max_model_len - workload.prompt)
         output, limit = np.minimum(output, longest), np.minimum(limit, longest)
     return new_state(
@@ -148,7 +156,9 @@ def opened(workload: Workload, policy: str, limits: Limits, host_ms: float = 0.0
         queues_blanks=p.queues_blanks,
         host_ms=host_ms,
         stop_tokens=workload.stop_tokens,
-        identities=workload.blocks(limits.block_size) if limits.enable_prefix_caching else None,
+        identities=workload.blocks(limits.block_size) if caches else None,
+        radix=p.radix and caches,
+        openings=workload.openings(limits.block_size) if p.radix and caches else None,
     )
 
 
@@ -226,7 +236,18 @@ def _stuck(s: State, policy: str, ids: np.ndarray) -> str:
         int(ids[s.waiting[(s.n.head + k) % len(s.waiting)]]) for k in range(min(3, s.n.waiting))
     ]
     names = ", ".join(map(str, waiting)) + (" and more" if s.n.waiting > 3 else "")
-    limit = {BLOCKS: "num_gpu_blocks", BUDGET: "max_num_batched_tokens", SEATS: "max_num_seqs"}
+    if s.n.died:
+        return (
+            f"{policy} dies {s.n.now:,.0f} ms into the run, as the real engine does, with"
+            f" {s.n.finished:,} of {len(s.requests):,} requests served: {DEATHS[s.n.died]!r}: raise"
+            " num_gpu_blocks or schedule_conservativeness, or lower max_num_seqs"
+        )
+    limit = {
+        BLOCKS: "num_gpu_blocks",
+        RESERVED: "num_gpu_blocks",
+        BUDGET: "max_num_batched_tokens",
+        SEATS: "max_num_seqs",
+    }
     way_out = f"raise {limit[s.n.stop]}" if s.n.stop in limit else "change its limits"
     return f"{policy} never lets request {names} in: {STOPS[s.n.stop]} will not come: {way_out}"
 

@@ -9,6 +9,8 @@ import numpy as np
 from .parameter import ScenarioError
 from .traffic import LONGEST, Lengths, Traffic
 
+OPENING = 32  # tokens by which SGLang compares prompts in line
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
@@ -90,6 +92,16 @@ class Workload:
                 rows = np.flatnonzero(shared > k)
                 flat[offsets[rows] + k] = -1 - (begins[which[rows]] + k)
         return flat, offsets
+
+    def openings(self, block_size: int) -> np.ndarray:
+        """(n,) identity of each request's first OPENING tokens, alike where these are; or -1."""
+        whole = OPENING % block_size == 0
+        flat, offsets = self.blocks(block_size if whole else OPENING)
+        last = offsets[:-1] + (OPENING // block_size if whole else 1) - 1
+        long = last < offsets[1:]
+        opening = np.full(len(self), -1)
+        opening[long] = np.unique(flat[last[long]], return_inverse=True)[1]
+        return opening
 
 
 def draw(traffic: Traffic, trace: Workload | None = None) -> Workload:
