@@ -17,7 +17,7 @@ SHARED = 32  # tokens, in the cache or with another in line, from which prompts 
 
 
 @jit()
-def is_done(s, i):
+def has_left(s, i):
     return s.requests[i].finish >= 0
 
 
@@ -35,7 +35,7 @@ def reset_ratio(s, lim):
 
 @jit()
 def decay_ratio(s, lim):
-    """The share of outputs to come that is reserved, less for each decode since it was looked at."""
+    """Of outputs to come a share is reserved, which each decode lowers."""
     n = s.n
     if n.plan == 1:
         reset_ratio(s, lim)
@@ -56,23 +56,27 @@ def keep_ratio(s):
 
 @jit()
 def _keep_undone(s, first, last):
-    """Of these rows of the batch, those whose request is not done, from `first` on. Returns the end."""
+    """Of these rows of the batch, those of who is not done, from `first` on. Returns the end."""
     kept = first
     for k in range(first, last):
-        if not is_done(s, s.batch[k, 0]):
+        if not has_left(s, s.batch[k, 0]):
             s.batch[kept, 0] = s.batch[k, 0]
             kept += 1
     return kept
 
 
 @jit()
-def join_batch(s):
-    """Who was in the last prefill batch runs on. Returns whether anybody of it was done."""
+def join_batch(s, drops):
+    """Who was in the last prefill batch runs on, unless it is done and the batch drops these.
+
+    Returns whether anybody was dropped.
+    """
     n = s.n
     last = n.batch + n.joining
-    kept = _keep_undone(s, n.batch, last)
+    kept = _keep_undone(s, n.batch, last) if drops else last
     for k in range(n.batch, kept):
-        go_last(s, s.batch[k, 0])
+        if not has_left(s, s.batch[k, 0]):
+            go_last(s, s.batch[k, 0])
     n.batch, n.joining = kept, 0
     return kept < last
 
@@ -213,8 +217,10 @@ def sort_by_prefix(s, shy, compares):
         hit = known_at(s, walk(s, i, (known - shy) // n.block, True)) * n.block
         r.rank = -min(hit, known - 1)
         s.batch[k, 1] = r.opening if compares and hit <= SHARED <= known else -1
-        if s.batch[k, 1] >= 0 and _seen(s, k):
-            r.rank, s.batch[k, 1] = 1.0, -1
+        for like in range(k if s.batch[k, 1] >= 0 else 0):
+            if s.batch[like, 1] == s.batch[k, 1]:
+                r.rank, s.batch[k, 1] = 1.0, -1
+                break
     for k in range(1, n.waiting):
         i, place = s.waiting[in_line(s, k)], k
         while place > 0:
@@ -225,15 +231,6 @@ def sort_by_prefix(s, shy, compares):
             place -= 1
         s.waiting[in_line(s, place)] = i
     return True
-
-
-@jit()
-def _seen(s, rows):
-    """Whether the last opening is among those in so many rows before."""
-    for k in range(rows):
-        if s.batch[k, 1] == s.batch[rows, 1]:
-            return True
-    return False
 
 
 @jit()

@@ -41,7 +41,7 @@ def sglang(r: dict) -> str | None:
     cost = [r["cost_us"][name] for name in names] if timed else [1.0, 0.0, 0.0, 0.0]
     s = opened(work, policy, limits)
     ours = _steps(s, policy, limits, np.array(cost, float), timed)
-    totals = dict.fromkeys(TOTALS, 0)
+    totals: dict[str, int] = dict.fromkeys(TOTALS, 0)
     for k, theirs in enumerate(_written_out(r["steps"])):
         got = next(ours, None)
         where = f"step {k} ({theirs['i']})"
@@ -54,10 +54,13 @@ def sglang(r: dict) -> str | None:
     extra = next(ours, None)
     if extra is not None:
         return f"a step more than recorded: {extra}"
-    whole = {"totals": totals, "end": "drained" if s.n.finished == len(rows) else "stalled"}
-    for key in ("end", "totals"):
-        if whole[key] != r.get(key, whole[key]):
-            return f"{key}: {whole[key]}, recorded {r[key]}"
+    whole: dict[str, Any] = {
+        "totals": totals,
+        "end": "drained" if s.n.finished == len(rows) else "stalled",
+    }
+    for key, value in whole.items():
+        if value != r.get(key, value):
+            return f"{key}: {value}, recorded {r[key]}"
     return None
 
 

@@ -1,8 +1,8 @@
 """A prefix cache as a radix tree, SGLang's: a node is a run of KV blocks, children go on from it.
 
-A block in the tree is free while no request uses its node, and blank once its node is evicted: whole,
-a leaf that nobody uses, the one walked over longest ago first. Identities are of a block and all
-before it, so that a node is found by its first block wherever it hangs.
+A block in the tree is free while no request uses its node, and blank once the node is evicted: a
+whole leaf that nobody uses, the one walked over longest ago first. Identities are of a block and
+all before it, so that a node is found by its first block wherever it hangs.
 """
 
 import numba
@@ -22,7 +22,12 @@ def bucket(s, identity):
 
 @jit()
 def identity_of(s, i, block):
-    return s.identities[s.offsets[i] + block]
+    """Of request i's tokens up to the end of that block."""
+    if s.n.in_short == 0:
+        return np.int64(s.identities[s.offsets[i] + block])
+    if block < s.identities[2 * i + 1]:
+        return -1 - (np.int64(s.identities[2 * i]) + block)
+    return s.offsets[i] + block
 
 
 @jit()

@@ -136,6 +136,9 @@ def opened(workload: Workload, policy: str, limits: Limits, host_ms: float = 0.0
         rank = np.zeros(len(workload))
     for i in np.flatnonzero(np.isnan(rank) if rank is not None else [])[:1]:
         raise ScenarioError(f"request {i} has {p.ranks} nan, which orders nothing: give a number")
+    caches = limits.enable_prefix_caching == 1
+    in_short = p.radix and workload.identities is None
+    identities = workload.prefixes if in_short else workload.blocks
     output, limit = workload.output, workload.limit
     if p.door:
         longest = p.door(workload.prompt, limit, limits)[1]
@@ -156,8 +159,9 @@ def opened(workload: Workload, policy: str, limits: Limits, host_ms: float = 0.0
         queues_blanks=p.queues_blanks,
         host_ms=host_ms,
         stop_tokens=workload.stop_tokens,
-        identities=workload.blocks(limits.block_size) if caches else None,
+        identities=identities(limits.block_size) if caches else None,
         radix=p.radix and caches,
+        in_short=in_short,
         openings=workload.openings(limits.block_size) if p.radix and caches else None,
     )
 
@@ -245,7 +249,9 @@ def _stuck(s: State, policy: str, ids: np.ndarray) -> str:
     limit = {
         BLOCKS: "num_gpu_blocks",
         RESERVED: "num_gpu_blocks",
-        BUDGET: "max_num_batched_tokens",
+        BUDGET: "max_num_batched_tokens"
+        if "max_num_batched_tokens" in POLICIES[policy].keeps
+        else "chunked_prefill_size",
         SEATS: "max_num_seqs",
     }
     way_out = f"raise {limit[s.n.stop]}" if s.n.stop in limit else "change its limits"

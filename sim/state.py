@@ -36,7 +36,7 @@ REFUSALS = (
     "let in",
     "its prompt leaves no room for a token within max_model_len",
     "prompt and declared limit need more blocks than the KV pool has",
-    "its input exceeds the maximum allowed length, the less of max_model_len and the KV pool, less 6",
+    "its input exceeds the maximum allowed length: max_model_len or the KV pool, less 6 tokens",
 )
 
 # What ends a run where the real engine dies.
@@ -171,6 +171,7 @@ COUNTERS = np.dtype(
         ("entries", "i8"),  # rows of `entries` or `nodes` in use
         ("queues_blanks", "i8"),  # whether freed blocks of no known content queue with the others
         ("kv", "i8"),
+        ("in_short", "i8"),  # how the identities are written
         ("stamp", "i8"),  # of the latest walk over the radix tree
         ("leaves", "i8"),  # of it, that nobody uses
         # SGLang's, from step to step
@@ -236,9 +237,7 @@ class Limits(NamedTuple):
     watermark: float = 0.0  # share of the blocks that admission leaves free
     preempt_on_arrival: int = 0
     async_scheduling: int = 1  # plan the next step while the device runs this one
-    chunked_prefill_size: int = (
-        8192  # prompt tokens in one step, of all requests; -1: whole prompts
-    )
+    chunked_prefill_size: int = 8192  # prompt tokens in one step, of all requests; -1: off
     max_prefill_tokens: int = 16384
     schedule_conservativeness: float = 1.0
     enable_mixed_chunk: int = 0
@@ -252,7 +251,7 @@ class State(NamedTuple):
     decoding: np.ndarray  # heap of ids, the one that ends first on top
     seats: np.ndarray  # id of who sits there, or -1
     spokes: np.ndarray  # how many decoding requests have each spoke
-    identities: np.ndarray  # of all requests' full blocks, one request after the other
+    identities: np.ndarray  # of all requests' full blocks, one request after the other; or in short
     offsets: np.ndarray  # where each request's identities begin
     entries: np.ndarray  # ENTRY
     unused: np.ndarray  # rows of `entries`; from n.entries on, those that stand for nothing
@@ -286,6 +285,7 @@ def new_state(
     stop_tokens: bool = False,
     identities: tuple[np.ndarray, np.ndarray] | None = None,
     radix: bool = False,
+    in_short: bool = False,
     openings=None,
 ) -> State:
     """A server before its first step.
@@ -296,8 +296,8 @@ def new_state(
     queues_blanks: a freed one of no known content is taken in its turn, not first.
     host_ms: work of the host for a step; stop_tokens: an end before the limit is not foreseen.
     identities: of all full blocks of all requests, and where each request's begin (n + 1,), for
-    prefix caching; radix: in a tree whose table has, for each seat, the node where the shared part
-    ends. openings: (n,) identity of each request's first tokens.
+    prefix caching; in_short: see Workload.prefixes; radix: in a tree whose table has, for each
+    seat, the node where the shared part ends. openings: (n,) identity of each one's first tokens.
     """
     rows, seats = len(arrival), limits.max_num_seqs
     requests = np.zeros(rows, REQUEST)
@@ -318,6 +318,7 @@ def new_state(
     counters["host"], counters["nap"] = host_ms, 1.0
     counters["queues_blanks"] = queues_blanks and identities is not None
     counters["block"] = limits.block_size if paged else 0
+    counters["in_short"] = in_short
     flat, offsets = identities if identities else (np.zeros(0, np.int32), np.zeros(1, np.int64))
     cache = free if identities else 0
     longest = 1 if radix else int(np.diff(offsets).max(initial=0)) + 1

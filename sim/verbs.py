@@ -333,20 +333,23 @@ def last_in_line(s):
 @jit()
 def preempt(s, i):
     """Request i, which runs, loses seat and KV and heads the line; its tokens so far are kept."""
-    lose_seat(s, i)
-    rejoin_line(s, i)
+    if lose_seat(s, i):
+        rejoin_line(s, i)
 
 
 @jit()
 def retract(s, i):
     """The same, but it goes to the end of the line."""
-    lose_seat(s, i)
-    join_line(s, i)
+    if lose_seat(s, i):
+        join_line(s, i)
 
 
 @jit()
 def lose_seat(s, i):
-    """Request i, which runs, has neither seat nor KV any longer; its tokens so far are kept."""
+    """Request i, which runs, has neither seat nor KV any longer; its tokens so far are kept.
+
+    Returns whether any are to come.
+    """
     n = s.n
     r = s.requests[i]
     in_plan = r.planned == n.plan
@@ -358,7 +361,7 @@ def lose_seat(s, i):
         note(s, i, PREEMPTED, n.begins, 0)
         n.leaver = -1
         release(s, i, n.until)
-        return
+        return False
     if r.phase == DECODE:
         took = in_plan and n.block > 0 and n.ticks % n.block == r.spoke
         place = 0
@@ -381,6 +384,7 @@ def lose_seat(s, i):
     lets_go_of_memory(s, i)
     stand_up(s, i)
     r.planned = 0
+    return True
 
 
 @jit()

@@ -74,8 +74,22 @@ class Workload:
                     f" {block_size}: give one a full block"
                 )
             return np.unique(flat, return_inverse=True)[1].astype(np.int32), offsets
-        offsets = np.append(0, sizes.cumsum())
+        pairs, offsets = self.prefixes(block_size)
         flat = np.arange(offsets[-1], dtype=np.int32)
+        begins, shared = pairs.reshape(-1, 2).T
+        for k in range(int(shared.max(initial=0))):
+            rows = np.flatnonzero(shared > k)
+            flat[offsets[rows] + k] = -1 - (begins[rows] + k)
+        return flat, offsets
+
+    def prefixes(self, block_size: int) -> tuple[np.ndarray, np.ndarray]:
+        """The same in short: of each request where its shared prefix begins among all prefixes'
+
+        blocks, and how many blocks it has of it; and `offsets`.
+        """
+        sizes = (self.prompt + self.output) // block_size
+        offsets = np.append(0, sizes.cumsum())
+        pairs = np.zeros((len(self), 2), np.int32)
         if self.prefix is not None:
             which, tokens = self.prefix
             if not len(which) == len(tokens) == len(self):
@@ -88,19 +102,23 @@ class Workload:
             deepest = np.zeros(which.max(initial=-1) + 1, np.int64)
             np.maximum.at(deepest, which, shared)
             begins = np.cumsum(deepest) - deepest
-            for k in range(int(shared.max(initial=0))):
-                rows = np.flatnonzero(shared > k)
-                flat[offsets[rows] + k] = -1 - (begins[which[rows]] + k)
-        return flat, offsets
+            pairs[:, 0], pairs[:, 1] = begins[which], shared
+        return pairs.ravel(), offsets
 
     def openings(self, block_size: int) -> np.ndarray:
-        """(n,) identity of each request's first OPENING tokens, alike where these are; or -1."""
-        whole = OPENING % block_size == 0
-        flat, offsets = self.blocks(block_size if whole else OPENING)
-        last = offsets[:-1] + (OPENING // block_size if whole else 1) - 1
-        long = last < offsets[1:]
+        """(n,) identity of each request's first OPENING tokens; -1: nobody else's."""
+        if self.identities is None:
+            which, tokens = self.prefix if self.prefix else (np.zeros(0), np.zeros(0))
+            return np.where(tokens >= OPENING, which, -1) if len(which) else np.full(len(self), -1)
+        if OPENING % block_size:
+            raise ScenarioError(
+                f"prefix ids of blocks of {block_size} do not tell the first {OPENING} tokens: give"
+                " them for a block size that divides these"
+            )
+        flat, offsets = self.blocks(block_size)
+        last = offsets[:-1] + OPENING // block_size - 1
         opening = np.full(len(self), -1)
-        opening[long] = np.unique(flat[last[long]], return_inverse=True)[1]
+        opening[last < offsets[1:]] = flat[last[last < offsets[1:]]]
         return opening
 
 

@@ -76,13 +76,13 @@ GO = NOTHING
 
 @jit()
 def take_up_last_batch(s, old):
-    """Its tokens are in the tree, and who goes on in the running batch; that may be full no more."""
+    """Who goes on joins the running batch, which may be full no more."""
     n = s.n
     partial = n.partial >= 0 and s.requests[n.partial].planned == n.plan - 1
     if partial and len(s.nodes) > 0:
         remember(s, n.partial)
     replaced = n.batch == 0 and n.joining > 0
-    dropped = join_batch(s)
+    dropped = join_batch(s, partial or not old)
     if partial or (not old and (dropped or replaced)):
         n.full = 0
 
@@ -92,7 +92,7 @@ def next_stop(s, lim):
     """Whether one more may be offered a place in the batch, or why not."""
     if left_in_all(s) <= 0 or left_now(s) <= 0:
         return RESERVED
-    chunked = lim.chunked_prefill_size >= 0
+    chunked = lim.chunked_prefill_size > 0
     if lim.max_prefill_tokens <= s.n.spent or (chunked and lim.chunked_prefill_size <= s.n.spent):
         return BUDGET
     return GO
@@ -103,7 +103,7 @@ def go_on(s, lim, old, slack):
     """The prompt begun goes first, and is never left out."""
     i = s.n.partial
     most = left = todo(s, i)
-    if lim.chunked_prefill_size >= 0:
+    if lim.chunked_prefill_size > 0:
         chunk = lim.chunked_prefill_size - s.n.spent
         total = int(left_in_all(s))
         most = chunk if old or total <= 0 else min(chunk, total)
@@ -124,7 +124,7 @@ def offer(s, lim, touch, old, slack):
     total = tokens + slack + min(r.limit if old else max(r.limit - r.emitted, 0), CLIP)
     if total >= left_in_all(s):
         return RESERVED
-    chunked, left = lim.chunked_prefill_size >= 0, lim.max_prefill_tokens - n.spent
+    chunked, left = lim.chunked_prefill_size > 0, lim.max_prefill_tokens - n.spent
     if n.prefill > 0 and (whole > left if old else not chunked and whole >= left):
         return BUDGET
     if len(s.nodes) > 0:
@@ -158,7 +158,7 @@ def offer_to_the_end(s, lim, old, slack):
     if not ends_in_time(s, i, room, 0 if old else 1, 1 if old else 0):
         return RESERVED
     chunk = lim.chunked_prefill_size - n.spent
-    all_of_it = lim.chunked_prefill_size < 0 or tokens <= chunk
+    all_of_it = lim.chunked_prefill_size <= 0 or tokens <= chunk
     if not all_of_it and chunk <= 0:
         return BUDGET
     tokens = tokens if all_of_it else chunk
@@ -310,8 +310,8 @@ AS_RECORDED = {
     "radix": True,
     "door": door,
     "starts": starts,
-    "note": "Synchronous, as recorded. The product overlaps by default: a batch is chosen before the"
-    " one before it is through, so that a finish shows a step later there.",
+    "note": "Synchronous, as recorded. The product overlaps by default: a batch is chosen before"
+    " the last one is through, so that a finish shows a step later there.",
 }
 FROM_SOURCE = AS_RECORDED | {
     "starts": starts_0_4_0,
