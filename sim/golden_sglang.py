@@ -12,7 +12,7 @@ from .golden import recording
 from .memory import kv_of
 from .policies import POLICIES
 from .run import door, opened
-from .state import PREEMPTED, Limits, State, enlarged
+from .state import DEATHS, PREEMPTED, Limits, State, enlarged
 from .workload import Workload
 
 NAMES = {
@@ -54,10 +54,8 @@ def sglang(r: dict) -> str | None:
     extra = next(ours, None)
     if extra is not None:
         return f"a step more than recorded: {extra}"
-    whole: dict[str, Any] = {
-        "totals": totals,
-        "end": "drained" if s.n.finished == len(rows) else "stalled",
-    }
+    end = "drained" if s.n.finished == len(rows) else DEATHS[s.n.died] or "stalled"
+    whole: dict[str, Any] = {"totals": totals, "end": end}
     for key, value in whole.items():
         if value != r.get(key, value):
             return f"{key}: {value}, recorded {r[key]}"
@@ -149,6 +147,8 @@ def _steps(s: State, policy: str, limits: Limits, cost: np.ndarray, timed: bool)
         seated, preemptions = set(before), r.preemptions.copy()
         open_step(s)
         plan(s, limits)
+        if n.died:
+            return
         marks = s.segments[marks : n.segments]
         lost = marks["request"][marks["phase"] == PREEMPTED].tolist()
         batch = s.batch[: n.batch + n.joining, 0].tolist()

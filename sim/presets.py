@@ -8,6 +8,7 @@ scheduling policy that is not the version's default, `sglang-0.5.18-h100-api-lpm
 
 import math
 import shlex
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from .parameter import ScenarioError, written
@@ -325,9 +326,9 @@ def launch_command(limits: dict[str, float], policy: str) -> str:
     return " ".join([*words, f"--schedule-policy {policy}"])
 
 
-def command(engine: Preset, changed: dict[str, float]) -> str:
+def command(engine: Preset, changed: Mapping[str, float]) -> str:
     """The command that starts the engine with these changes to its defaults."""
-    limits, policy = engine.defaults | changed, scheduling(engine.policy)
+    limits, policy = {**engine.defaults, **changed}, scheduling(engine.policy)
     if engine.version in CHUNKS:
         return launch_command(limits, policy)
     return serve_command(limits, policy)

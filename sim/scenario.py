@@ -135,8 +135,12 @@ class Variant:
     @property
     def label(self) -> str:
         """As a person says it: `chunked 128`, `continuous batched_tokens 2048`."""
-        changes = [f"{n.removeprefix('max_num_')} {written(value)}" for n, value in self.changes]
-        return " ".join([self.name, *changes]).replace("chunk ", "")
+        names = {"chunk": ""}
+        changes = [
+            f"{names.get(n, n.removeprefix('max_num_') + ' ')}{written(value)}"
+            for n, value in self.changes
+        ]
+        return " ".join([self.name, *changes])
 
     @property
     def preset(self) -> Preset | None:

@@ -57,6 +57,7 @@ class Tree:
         return found, node
 
     def split(self, node, length) -> Node:
+        assert node.parent is not None
         upper = Node(node.key[:length], node.parent, {}, node.locks, self.tick())
         node.parent.children[upper.key[0]] = upper
         node.key, node.parent = node.key[length:], upper
@@ -204,6 +205,7 @@ class Sglang(Server):
 
     def go_on(self):
         r = self.partial
+        assert r is not None
         left = r.known - r.computed
         most = self.chunk
         if not self.old and min(self.chunk, int(self.rem_total)) > 0:
@@ -338,7 +340,7 @@ class Sglang(Server):
             need = -(-(r.computed + granted) // self.page) - self.held(r)
             self.unallocated -= need
         if self.unallocated < 0:
-            self.died = "out of memory"
+            self.died = "Out of memory. Try to lower your batch size."
 
     # The decodes.
 
@@ -385,7 +387,7 @@ class Sglang(Server):
         self.make_room(len(self.running) * self.page)
         self.unallocated -= self.wanted(self.running)
         if self.unallocated < 0:
-            self.died = "out of memory"
+            self.died = "Out of memory. Try to lower your batch size."
         self.decoding = list(self.running)
         for r in self.decoding:
             self.granted[r] = 1

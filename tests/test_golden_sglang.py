@@ -110,3 +110,113 @@ def recording(mode="step", seed=1, requests=24, gap=3, longest=70, **config) -> 
         "workload": made,
         "steps": twin.log,
     }
+
+
+def replayed(folder: Path, capsys, **recordings) -> tuple[int, str]:
+    """Exit code and output for a folder that holds these recordings."""
+    for name, content in recordings.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    code = main(["golden", str(folder)])
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the recordings of SGLang are not here")
+def test_the_recordings_of_sglang_are_all_equal(capsys):
+    assert main(["golden", str(SHARED)]) == 0
+    assert capsys.readouterr().out == "10 of 10 equal\n"
+
+
+@pytest.mark.parametrize("mode", ["step", "time"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        LPM,
+        LPM | {"page_size": 4, "max_total_num_tokens": 512},
+        {"page_size": 16, "max_total_num_tokens": 320},
+        UNCACHED | {"schedule_conservativeness": 0.05},
+        UNCACHED | {"page_size": 4, "schedule_conservativeness": 0.05},
+        UNCACHED | {"chunked_prefill_size": -1},
+        UNCACHED | {"ignore_eos": True, "max_running_requests": 4},
+        {"enable_mixed_chunk": True, "max_total_num_tokens": 512},
+        LPM | {"enable_mixed_chunk": True, "page_size": 16, "max_total_num_tokens": 1024},
+        {"max_running_requests": 2, "schedule_conservativeness": 1.0},
+    ],
+    ids=str,
+)
+def test_recordings_of_the_naive_twin_are_equal(tmp_path, capsys, mode, config):
+    gap = 4000 if mode == "time" else 3
+    made = {f"seed{k}": recording(mode, seed=k, gap=gap, **config) for k in range(3)}
+    code, out = replayed(tmp_path, capsys, **made)
+    assert (code, out) == (0, "3 of 3 equal\n")
+
+
+@pytest.fixture(scope="module")
+def eventful() -> dict:
+    """A recording with every key of a step."""
+    made = recording("time", seed=4, requests=40, gap=4000, **EVENTFUL)
+    assert {key for step in made["steps"] for key in step} == set(KEYS)
+    return made
+
+
+EVENTFUL = {"schedule_conservativeness": 0.05, "page_size": 4}
+KEYS = ("i", "t0", "t1", "arr", "k", "p", "d", "new", "res", "hit", "part", "ret")
+KEYS = (*KEYS, "fin", "fs", "fb", "av", "q", "full", "r")
+
+
+def other(value):
+    """The same with one thing changed, wherever the first one stands."""
+    if isinstance(value, list):
+        return [other(value[0]), *value[1:]]
+    return {"P": "M", "D": "I", "M": "P", "I": "D"}[value] if isinstance(value, str) else value + 1
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_one_thing_changed_in_one_step_is_noticed_and_named(tmp_path, capsys, eventful, key):
+    changed = copy.deepcopy(eventful)
+    places = [k for k, step in enumerate(changed["steps"]) if step.get(key)]
+    k = places[len(places) // 2]
+    where = changed["steps"][k]["i"] + (key == "i")
+    changed["steps"][k][key] = other(changed["steps"][k][key])
+    code, out = replayed(tmp_path, capsys, changed=changed, equal=eventful)
+    assert code == 1
+    assert out.startswith(f"changed.json: step {k} ({where}), {key}: ")
+    assert out.endswith("\n1 of 2 equal\n")
+
+
+def test_repeated_decodes_may_be_written_as_their_number(tmp_path, capsys, eventful):
+    short, last = copy.deepcopy(eventful), []
+    for step in short["steps"]:
+        now = step.get("d", last)
+        if step.get("d") == last:
+            step["d"] = len(last)
+        last = now
+    assert any(isinstance(step.get("d"), int) for step in short["steps"])
+    assert replayed(tmp_path, capsys, short=short) == (0, "1 of 1 equal\n")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("end", "stalled"), ("totals", {"steps": 0}), ("totals", {})]
+)
+def test_an_end_or_totals_that_differ_are_noticed(tmp_path, capsys, eventful, key, value):
+    code, out = replayed(tmp_path, capsys, changed=eventful | {key: value})
+    assert code == 1
+    assert f"changed.json: {key}: " in out
+
+
+def test_a_step_less_or_more_than_ours_is_noticed(tmp_path, capsys, eventful):
+    less, more = copy.deepcopy(eventful), copy.deepcopy(eventful)
+    less["steps"].pop()
+    more["steps"].append(more["steps"][-1])
+    code, out = replayed(tmp_path, capsys, less=less, more=more)
+    assert code == 1
+    assert "less.json: a step more than recorded" in out
+    assert out.endswith("0 of 2 equal\n")
+
+
+def test_a_request_that_the_door_refuses_is_named(tmp_path, capsys):
+    made = recording(requests=4)
+    made["workload"][2]["prompt_len"] = 154
+    code, out = replayed(tmp_path, capsys, made=made)
+    assert code == 1
+    assert "request 2 of 154 tokens is refused at the door" in out

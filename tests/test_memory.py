@@ -448,7 +448,7 @@ def test_small_pools_do_make_it_preempt_and_it_still_equals_the_twin(policy, cac
         pooled, gaps = itl(run), sorted(gap for r in twin.requests for gap in r.gaps)
         assert sorted(written_out(pooled)) == pytest.approx(gaps, rel=1e-9)
         assert_segments_hold_the_tokens(run)
-    assert total > 20
+    assert total > (2 if policy in RADIX else 20)  # what reservations do not prevent
 
 
 def test_no_time_passes_where_a_seat_is_lost_in_a_step_that_costs_nothing():

@@ -22,9 +22,11 @@ LINKS = {
     "&baseline=0",
     "Shared prefixes, cached and not": "v=vllm_v1&v=vllm_v1:enable_prefix_caching=1&prefixes=4"
     "&prefix_tokens=512&rate=40&num_gpu_blocks=2000&baseline=0",
-    "Same engine, two versions": "v=sglang-0.5.18-h100-api&v=sglang-0.4.0-h100-api&arrivals=poisson"
-    "&rate=40&prefixes=24&prefix_tokens=1024&prompt=uniform:1056:1536&num_gpu_blocks=2500"
-    "&baseline=0",
+    # Bursts over sixteen long prefixes, of which the pool holds half: fcfs computes again what lpm
+    # finds in the cache.
+    "Same engine, two versions": "v=sglang-0.5.18-h100-api&v=sglang-0.4.0-h100-api&arrivals=gamma"
+    "&burstiness=0.05&rate=24&prefixes=16&prefix_tokens=2048&prompt=uniform:2112:2560"
+    "&num_gpu_blocks=1500&baseline=0",
     "vLLM against SGLang": "v=vllm-0.33.0-h100-api&v=sglang-0.5.18-h100-api"
     "&v=sglang-0.5.18-h100-api:enable_mixed_chunk=1&baseline=0",
     # Public reports, restated in our terms.
