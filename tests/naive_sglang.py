@@ -78,6 +78,7 @@ class Tree:
             if not leaves:
                 break
             oldest = min(leaves, key=lambda n: n.stamp)
+            assert oldest.parent is not None
             del oldest.parent.children[oldest.key[0]]
             freed += len(oldest.key)
         return freed

@@ -5,7 +5,7 @@ import pytest
 import test_golden_sglang as golden
 from hypothesis import given, settings
 from numpy.testing import assert_array_equal
-from test_memory import Case, cases, every_radix, fitted, served, stepped, tree
+from test_memory import cases, every_radix, fitted, stepped, tree
 
 from sim.metrics import itl
 from sim.parameter import ScenarioError
@@ -15,7 +15,7 @@ from sim.scenario import Scenario
 from sim.state import ADMITTED, REFUSALS, RESERVED, SEATS, TOO_LONG_AN_INPUT, Limits
 from sim.workload import Workload
 
-laws = settings(max_examples=40, deadline=None)
+laws = settings(max_examples=15, deadline=None)
 
 # A step takes 1 ms, whatever is in it.
 STEPS = (1.0, 0.0, 0.0, 0.0)
@@ -103,26 +103,27 @@ def test_longest_prefix_match_goes_by_what_is_cached(policy, order):
     assert np.argsort(served.requests["start"], kind="stable").tolist() == order
 
 
-def test_who_is_like_another_in_line_goes_last_but_not_at_0_4_0():
-    rows = [(0, 40, 3, 3), *[(0.2, 110, 2, 2)] * 2, (0.4, 110, 2, 2)]
-    prefix = np.array([-1, 0, 0, -1]), np.array([0, 100, 100, 0])
-    limits = ONE_SEAT._replace(enable_prefix_caching=1)
-    for policy, order in ("sglang_lpm", [0, 1, 2, 3]), ("sglang_0_4_0", [0, 1, 2, 3]):
-        served = run(policy, rows, limits, prefix)
-        assert np.argsort(served.requests["start"], kind="stable").tolist() == order
-    # With two seats the second of the two like ones is passed by who is like nobody.
-    limits = limits._replace(max_num_seqs=2)
-    rows = [(0, 40, 9, 9), *rows[1:]]
-    first = {
-        p: run(p, rows, limits, prefix).steps["prefill"] for p in ("sglang_lpm", "sglang_0_4_0")
-    }
-    assert first["sglang_lpm"].sum() == first["sglang_0_4_0"].sum()
+def test_who_is_like_another_in_line_is_passed_by_who_is_like_nobody_but_not_at_0_4_0():
+    """R0 decodes, two seats are free. Of the like R1 and R2, neither in the cache, R2 gives way to
+    R3, which takes what R1 leaves of the chunk."""
+    rows = [(0, 40, 3, 3), (0.2, 110, 2, 2), (0.2, 110, 2, 2), (0.4, 110, 2, 2)]
+    prefix = np.array([-1, 0, 0, 1]), np.array([0, 100, 100, 100])
+    limits = ONE_SEAT._replace(max_num_seqs=3, chunked_prefill_size=112, num_gpu_blocks=2_000)
+    starts = {p: run(p, rows, limits, prefix).requests["start"] for p in ("sglang_lpm", "sglang")}
+    assert starts["sglang_lpm"][3] < starts["sglang_lpm"][2]
+    assert starts["sglang"][2] < starts["sglang"][3]
+    old = run("sglang_0_4_0", rows, limits, prefix).requests["start"]
+    assert old[2] < old[3]
 
 
-def test_a_prompt_begun_goes_on_before_all_others_but_waits_at_0_4_0_where_seats_are_taken():
-    limits = ROOMY._replace(max_num_seqs=2, chunked_prefill_size=16)
-    rows = [(0, 8, 12, 12), (0, 8, 12, 12), (0, 40, 2, 2)]
-    assert run("sglang", rows, limits).requests["start"][2] > 11
+def test_a_prompt_begun_goes_on_with_every_batch():
+    """R1's prompt of 40 in chunks of 16: decodes of R0 wait for all three, R2's prompt shares the
+    last."""
+    limits = ROOMY._replace(chunked_prefill_size=16)
+    rows = [(0, 8, 4, 4), (0.5, 40, 1, 1), (0.6, 8, 1, 1)]
+    begun = run("sglang", rows, limits)
+    assert steps(begun)[:5] == [(0, 8, 0), (1, 16, 0), (2, 16, 0), (3, 16, 0), (4, 0, 1)]
+    assert begun.requests["first"].tolist() == [1, 4, 4]
 
 
 @pytest.mark.parametrize(("prompt", "refused"), [(493, ADMITTED), (494, TOO_LONG_AN_INPUT)])
@@ -148,6 +149,7 @@ DYING = {
     "max_prefill_tokens": 16_384,
     "schedule_conservativeness": 0.02,
     "enable_mixed_chunk": True,
+    "disable_radix_cache": True,
     "max_running_requests": 12,
 }
 
@@ -155,7 +157,7 @@ DYING = {
 @pytest.fixture(scope="module")
 def dying() -> dict:
     """A run of the naive twin in which mixed chunks have taken all memory."""
-    made = golden.recording("step", 86, 30, 1, 200, **DYING)
+    made = golden.recording("step", 54, 30, 1, 200, **DYING)
     assert made["end"] == "Out of memory. Try to lower your batch size."
     return made
 
@@ -172,7 +174,7 @@ def test_where_the_real_engine_dies_a_run_says_so_and_how_far_it_came(dying):
     rows = [(r["arrival_step"], r["prompt_len"], r["out_len"]) for r in dying["workload"]]
     arrival, prompt, output = (np.array(column) for column in zip(*rows, strict=True))
     limit = np.array([r.get("max_new", r["out_len"]) for r in dying["workload"]])
-    limits = golden.limits_of(dying["config"])._replace(enable_prefix_caching=0)
+    limits = golden.limits_of(dying["config"])
     roomy = limits._replace(num_gpu_blocks=5_000)
     work = Workload(arrival.astype(float), prompt, output, limit)
     assert serve(work, "sglang", roomy, STEPS).total > 0
@@ -247,5 +249,3 @@ def test_retraction_takes_who_has_fewest_outputs_and_sends_it_to_the_end_of_the_
     rows = [(0, 10, 20, 20), (1.5, 10, 20, 20), (3.5, 10, 20, 20), (5.5, 10, 1, 1)]
     short = run("sglang", rows, limits)
     assert short.requests["preemptions"].tolist() == [0, 0, 1, 0]
-    assert Case  # the case and its laws are those of test_memory
-    assert served
