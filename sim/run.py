@@ -23,6 +23,7 @@ from .state import (
     STOPS,
     TOO_LARGE,
     TOO_LONG,
+    TOO_LONG_AN_INPUT,
     Limits,
     State,
     enlarged,
@@ -277,9 +278,11 @@ def serve_variant(
     limits = scenario.limits_of(variant)
     refused = door(workload, variant.policy, limits)
     if (refused != ADMITTED).all():
+        by_model = limits.max_model_len <= limits.num_gpu_blocks * limits.block_size
+        by_length = refused[0] == TOO_LONG or (refused[0] == TOO_LONG_AN_INPUT and by_model)
         raise ScenarioError(
             f"{variant} refuses every request at the door, since {REFUSALS[refused[0]]}: raise"
-            f" {'max_model_len' if refused[0] == TOO_LONG else 'num_gpu_blocks'}"
+            f" {'max_model_len' if by_length else 'num_gpu_blocks'}"
         )
     return serve(
         workload,

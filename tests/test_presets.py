@@ -136,7 +136,7 @@ def test_a_preset_is_given_back_by_its_link(name):
     scenario = Scenario(variants=(Variant(name), Variant(name, (("max_num_seqs", 7),))), baseline=0)
     assert Scenario.from_url(f"http://localhost:8501{scenario.link()}") == (scenario, [])
     first, second = (scenario.limits_of(v) for v in scenario.variants)
-    assert first.max_num_seqs == found(name).defaults["max_num_seqs"]
+    assert first.max_num_seqs == found(name).limits(scenario.limits, {})["max_num_seqs"]
     assert second == first._replace(max_num_seqs=7)
 
 
