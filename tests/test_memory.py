@@ -5,7 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import naive_sglang
 import naive_vllm as naive
@@ -154,7 +154,11 @@ def drawn(seed: int, *, requests: int = 60, blocks: int = 40, **limits) -> Case:
         )
         for _ in range(requests)
     ]
-    given = {"max_num_seqs": 12, "max_num_batched_tokens": LONGEST, "max_model_len": LONGEST}
+    given: dict[str, Any] = {
+        "max_num_seqs": 12,
+        "max_num_batched_tokens": LONGEST,
+        "max_model_len": LONGEST,
+    }
     given |= {"block_size": 2, "num_gpu_blocks": blocks, "schedule_conservativeness": 0.05}
     return Case(workload(rows, 12), Limits(**given | limits), (0.2, 0.02, 0.4, 0.03))
 
