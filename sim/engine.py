@@ -8,6 +8,7 @@ from .jit import jit
 from .lines import join_line
 from .memory import kv_of, register, take
 from .policies import PLAN
+from .radix import remember
 from .state import DECODE, HELD, LIMITS, NOTHING, PREFILL, RECOMPUTE, STALL, STATE
 from .verbs import begin_decoding, end_decoding, is_done, note, release, todo
 
@@ -28,7 +29,7 @@ def open_step(s):
     n.plan += 1
     n.prefill = n.prompts = n.decodes = n.late = n.pad_prefill = n.pad_decodes = 0
     n.context = n.reread = n.attended = 0
-    n.together = n.watchful = n.preempted = 0
+    n.together = n.watchful = n.preempted = n.idle = 0
     n.most, n.stop = FOREVER, NOTHING
 
 
@@ -106,6 +107,8 @@ def advance_prompts(s, began, repeats):
             row = s.gaps[n.gaps]
             row.t, row.ms, row.request = n.until, n.until - r.last, i
             n.gaps += 1
+        if len(s.nodes) > 0:
+            remember(s, i)
         begin_decoding(s, i)
     n.prefilling = kept
 
@@ -161,6 +164,8 @@ def settle(s):
         if learns:
             register(s, i, kv_of(s, i))
         if s.requests[i].phase == HELD:
+            if len(s.nodes) > 0 and s.requests[i].planned < n.plan:
+                remember(s, i)
             release(s, i, n.now)
         i = after
 
@@ -224,9 +229,10 @@ def idles(s, ms, stretch):
     to_come = n.arrived < n.sendable
     if n.depth > 1:
         return naps(s, to_come, stretch)
-    if n.preempted > 0:
-        commit(s, ms, 1)
-    elif to_come:
+    if n.preempted + n.idle > 0:
+        if ms > 0:
+            commit(s, ms, 1)
+    elif to_come and n.died == 0:
         n.now = s.requests[n.arrived].arrival
     else:
         return False

@@ -19,7 +19,10 @@ from .workload import Workload, draw
 
 
 class Recording(NamedTuple):
-    """A format: the keys that tell it, and the replay of a file, which says what differs first."""
+    """A format: the keys that tell it, some of them within `config`, and the replay of a file,
+
+    which says what differs first.
+    """
 
     keys: frozenset[str]
     replay: Callable[[dict], str | None]
@@ -289,7 +292,11 @@ def replay(path: Path) -> str | None:
     """What differs first between the recording at `path` and our run; None where all is equal."""
     try:
         content = json.loads(path.read_text())
-        form = next((f for f in RECORDINGS if f.keys <= content.keys()), None)
+        config = content.get("config") or {}
+        keys = content.keys() | {f"config.{name}" for name in config}
+        form = max(
+            (f for f in RECORDINGS if f.keys <= keys), key=lambda f: len(f.keys), default=None
+        )
         return form.replay(content) if form else "no recording of a known format"
     except (OSError, ValueError, AttributeError) as error:
         return f"can't be read: {error}"
@@ -303,3 +310,7 @@ def replay_all(path: Path) -> dict[Path, str | None]:
     if not paths or not paths[0].is_file():
         raise ScenarioError(f"{path} holds no recording: give a .json file or a folder of them")
     return {p: replay(p) for p in paths}
+
+
+# A format of its own file registers itself when that is read.
+from . import golden_sglang  # noqa: E402, F401

@@ -17,6 +17,13 @@ def head(s):
 
 
 @jit()
+def in_line(s, k):
+    """The place in `waiting` of the k-th in line."""
+    place = s.n.head + k
+    return place if place < len(s.waiting) else place - len(s.waiting)
+
+
+@jit()
 def join_line(s, i):
     """Request i joins the waiting line: at its end, or where its rank belongs."""
     n = s.n
@@ -74,13 +81,43 @@ def sit_down(s, i):
         seat += 1
     s.seats[seat], n.lowest = i, seat + 1
     n.running += 1
+    s.requests[i].seat = seat
+    _link(s, i)
+
+
+@jit()
+def _link(s, i):
+    """Request i is the newest of the running."""
+    n = s.n
     r = s.requests[i]
-    r.seat, r.before, r.after = seat, n.newest, -1
+    r.before, r.after = n.newest, -1
     if n.newest >= 0:
         s.requests[n.newest].after = i
     else:
         n.eldest = i
     n.newest = i
+
+
+@jit()
+def _unlink(s, i):
+    n = s.n
+    r = s.requests[i]
+    if r.before >= 0:
+        s.requests[r.before].after = r.after
+    else:
+        n.eldest = r.after
+    if r.after >= 0:
+        s.requests[r.after].before = r.before
+    else:
+        n.newest = r.before
+
+
+@jit()
+def go_last(s, i):
+    """Request i, which runs, counts as the newest of the running."""
+    if s.n.newest != i:
+        _unlink(s, i)
+        _link(s, i)
 
 
 @jit()
@@ -91,14 +128,7 @@ def stand_up(s, i):
     s.seats[r.seat] = -1
     n.lowest = min(n.lowest, r.seat)
     n.running -= 1
-    if r.before >= 0:
-        s.requests[r.before].after = r.after
-    else:
-        n.eldest = r.after
-    if r.after >= 0:
-        s.requests[r.after].before = r.before
-    else:
-        n.newest = r.before
+    _unlink(s, i)
 
 
 @jit()

@@ -8,6 +8,7 @@ the one that was released longest ago first, and forgotten then.
 import numpy as np
 
 from .jit import jit
+from .radix import bucket, known_at, unlock
 from .state import DECODE
 
 BLANK = np.iinfo(np.int64).min  # the identity of a block of no known content
@@ -53,6 +54,13 @@ def give_back(s, i, count):
     """The `count` blocks that request i holds are free, the deepest first."""
     n = s.n
     r = s.requests[i]
+    if len(s.entries) == 0:
+        n.free += count - r.registered
+        n.blank += count - r.registered
+        if len(s.nodes) > 0:
+            unlock(s, s.table[r.seat, 0])
+        r.registered = 0
+        return
     for k in range(count - 1, -1, -1):
         if k >= r.registered and n.queues_blanks == 0:
             n.free += 1
@@ -87,18 +95,12 @@ def _unlink(s, e):
 
 
 @jit()
-def _bucket(s, identity):
-    """Where the entries of this identity are listed."""
-    return (((np.int64(identity) & 0x7FFFFFFF) * 0x9E3779B1) >> 8) & (len(s.buckets) - 1)
-
-
-@jit()
 def forget(s, e):
     """Entry e, used by nobody, is blank again."""
     _unlink(s, e)
     entry = s.entries[e]
     if entry.identity != BLANK:
-        b = _bucket(s, entry.identity)
+        b = bucket(s, entry.identity)
         before, at = -1, s.buckets[b, 0]
         while at != e:
             before, at = at, s.entries[at].next
@@ -131,7 +133,7 @@ def register(s, i, tokens):
     while r.registered < full:
         identity = s.identities[s.offsets[i] + r.registered]
         e = new_entry(s, identity)
-        b = _bucket(s, identity)
+        b = bucket(s, identity)
         if s.buckets[b, 1] >= 0:
             s.entries[s.buckets[b, 1]].next = e
         else:
@@ -144,7 +146,7 @@ def register(s, i, tokens):
 @jit()
 def known(s, identity):
     """The earliest registered entry of this identity, or -1."""
-    e = s.buckets[_bucket(s, identity), 0]
+    e = s.buckets[bucket(s, identity), 0]
     while e >= 0 and s.entries[e].identity != identity:
         e = s.entries[e].next
     return e
@@ -182,4 +184,14 @@ def share(s, i, hits):
         s.table[r.seat, k] = e
     r.registered = r.blocks = hits
     r.cached = r.mark = hits * s.n.block
+    s.n.kv += r.cached
+
+
+@jit()
+def share_tree(s, i, node):
+    """Request i, which has a seat, uses the blocks down to a node that is locked for it."""
+    r = s.requests[i]
+    r.registered = r.blocks = known_at(s, node)
+    r.cached = r.mark = r.blocks * s.n.block
+    s.table[r.seat, 0] = node
     s.n.kv += r.cached

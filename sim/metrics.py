@@ -13,7 +13,7 @@ import numpy as np
 
 from .run import Run
 from .scenario import Slo
-from .state import BATCH, BLOCKS, BUDGET, DECODE, NOTHING, PREEMPTED, PREFILL, SEATS, STOPS
+from .state import DECODE, PREEMPTED, PREFILL, STOPS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,7 +183,7 @@ def waits(run: Run) -> dict[int, float]:
         passed(run.served["arrival"]) - passed(run.served["start"]) + passed(lost) - passed(back)
     )
     sums = np.bincount(run.steps["stop"], weights=np.diff(within), minlength=len(STOPS))
-    return {stop: float(sums[stop]) for stop in (SEATS, BUDGET, BATCH, BLOCKS, NOTHING)}
+    return {stop: float(sums[stop]) for stop in range(len(STOPS))}
 
 
 def again(run: Run) -> tuple[np.ndarray, np.ndarray]:

@@ -2,14 +2,17 @@
 
 There is no default without a version.
 
-An engine's name in a link is `vllm-0.33.0-h100-api`: version, GPU, and how it is started.
+An engine's name in a link is `vllm-0.33.0-h100-api`: version, GPU, and how it is started; with a
+scheduling policy that is not the version's default, `sglang-0.5.18-h100-api-lpm`.
 """
 
 import math
 import shlex
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from .parameter import ScenarioError, written
+from .state import Limits
 
 
 class Gpu(NamedTuple):
@@ -35,8 +38,10 @@ USAGES = {"api": "API server", "llm": "LLM class, offline"}
 
 class Engine(NamedTuple):
     label: str
-    policies: dict[str, str]  # scheduling policy -> name in POLICIES
+    policies: dict[str, str]  # scheduling policy, the default first -> name in POLICIES
     source: str
+    program: str = "vllm"
+    usages: tuple[str, ...] = ("api", "llm")
 
 
 ENGINES = {
@@ -56,6 +61,25 @@ ENGINES = {
     "0.6.6": Engine(
         "vLLM 0.6.6 (V0)", {"fcfs": "vllm_v0"}, "vllm/config.py l.1427-1442, arg_utils.py l.211"
     ),
+    "0.5.18": Engine(
+        "SGLang 0.5.18",
+        {"fcfs": "sglang", "lpm": "sglang_lpm"},
+        "sglang/srt/server_args.py and managers/scheduler.py l.2176 of 0.5.18",
+        "sglang",
+        ("api",),
+    ),
+    "0.4.0": Engine(
+        "SGLang 0.4.0",
+        {"lpm": "sglang_0_4_0", "fcfs": "sglang_0_4_0_fcfs"},
+        "sglang/srt/server_args.py of 0.4.0; read, not run",
+        "sglang",
+        ("api",),
+    ),
+}
+# SGLang: chunked_prefill_size where the GPU has less memory than so many GB; above them the last.
+CHUNKS = {
+    "0.5.18": ((35, 2_048), (60, 4_096), (160, 8_192), (math.inf, 16_384)),
+    "0.4.0": ((25, 2_048), (math.inf, 8_192)),
 }
 
 
@@ -69,12 +93,25 @@ class Preset(NamedTuple):
     defaults: dict[str, float]
     source: str
 
-    def limits(self, max_model_len: float, chunking: bool) -> dict[str, float]:
-        """The defaults for a model of that length; without chunking the budget is no less."""
-        if chunking and self.version != "0.6.6":
-            return self.defaults
-        tokens = max(self.defaults["max_num_batched_tokens"], max_model_len)
-        return self.defaults | {"max_num_batched_tokens": tokens}
+    def limits(self, given: Limits, own: dict[str, float]) -> dict[str, float]:
+        """The defaults, where all variants are `given` these limits and this one has `own`.
+
+        The KV pool is as many tokens, in blocks of the engine's size.
+        """
+        block = own.get("block_size", self.defaults["block_size"])
+        usual = self.defaults | {"num_gpu_blocks": given.num_gpu_blocks * given.block_size // block}
+        longest = own.get("max_model_len", given.max_model_len)
+        if self.version in CHUNKS:
+            pool = own.get("num_gpu_blocks", usual["num_gpu_blocks"]) * block
+            seats = min(max(int(pool / longest * 512), 2_048), 4_096)
+            return usual | {"max_num_seqs": max(1, int(min(seats, pool // 2)))}
+        if self.version != "0.6.6" and own.get(
+            "enable_chunked_prefill", given.enable_chunked_prefill
+        ):
+            return usual
+        # Without chunking the budget is no less than a whole prompt.
+        tokens = max(usual["max_num_batched_tokens"], longest)
+        return usual | {"max_num_batched_tokens": tokens}
 
 
 def _batch(version: str, gpu: str, usage: str) -> tuple[int, int]:
@@ -90,7 +127,8 @@ def _batch(version: str, gpu: str, usage: str) -> tuple[int, int]:
 
 def scheduling(policy: str) -> str:
     """The scheduling policy of an engine that a name in POLICIES stands for."""
-    return "priority" if policy.endswith("priority") else "fcfs"
+    named = (item for engine in ENGINES.values() for item in engine.policies.items())
+    return next((scheduling for scheduling, name in named if name == policy), "fcfs")
 
 
 def with_scheduling(name: str, policy: str) -> str:
@@ -101,41 +139,66 @@ def with_scheduling(name: str, policy: str) -> str:
             f"--scheduling-policy {policy} is unknown to {engine.label}: use"
             f" {' or '.join(engine.policies)}"
         )
-    bare = name.removesuffix("-priority")
-    return bare if policy == "fcfs" else f"{bare}-{policy}"
+    bare, _ = _parted(name)
+    return bare if policy == next(iter(engine.policies)) else f"{bare}-{policy}"
+
+
+def _parted(name: str) -> tuple[str, str]:
+    """The name without its scheduling policy, and that; empty where it is the default."""
+    bare, _, last = name.rpartition("-")
+    version = name.split("-")[1:2]
+    others = [*ENGINES[version[0]].policies][1:] if version and version[0] in ENGINES else []
+    return (bare, last) if last in others else (name, "")
 
 
 def preset(name: str) -> Preset | None:
     """The preset of that name, such as `vllm-0.33.0-h100-api`; None if it is none."""
-    bare = name.removesuffix("-priority")
+    bare, scheduled = _parted(name)
     parts = bare.split("-")
-    version, gpu, usage = parts[1:2], "-".join(parts[2:-1]), parts[-1]
-    if parts[0] != "vllm" or not version or version[0] not in ENGINES or gpu not in GPUS:
+    version, gpu, usage = "".join(parts[1:2]), "-".join(parts[2:-1]), parts[-1]
+    if version not in ENGINES or gpu not in GPUS:
         return None
-    if usage not in USAGES or (bare != name and "priority" not in ENGINES[version[0]].policies):
+    engine = ENGINES[version]
+    if parts[0] != engine.program or usage not in engine.usages:
         return None
-    engine, v1 = ENGINES[version[0]], version[0] != "0.6.6"
-    if v1:
-        tokens, seqs = _batch(version[0], gpu, usage)
-    else:
-        tokens, seqs = V0_TOKENS, 256
+    policy = engine.policies[scheduled or next(iter(engine.policies))]
+    defaults = _defaults(version, gpu, usage)
+    ahead = ", asynchronous" if "async_scheduling" in defaults else ""
+    label = f"{engine.label}{ahead}, {USAGES[usage]} on {GPUS[gpu].label}"
+    return Preset(name, label, version, policy, defaults, engine.source)
+
+
+def _defaults(version: str, gpu: str, usage: str) -> dict[str, float]:
+    if version in CHUNKS:
+        memory = GPUS[gpu].memory_gib
+        return {
+            "block_size": 1,
+            "enable_prefix_caching": 1,
+            "chunked_prefill_size": next(size for most, size in CHUNKS[version] if memory < most),
+            "max_prefill_tokens": 16_384,
+            "schedule_conservativeness": 1.0,
+            "enable_mixed_chunk": 0,
+        }
+    tokens, seqs = (V0_TOKENS, 256) if version == "0.6.6" else _batch(version, gpu, usage)
     defaults: dict[str, float] = {
         "max_num_seqs": seqs,
         "max_num_batched_tokens": tokens,
         "block_size": 16,
-        "enable_prefix_caching": int(v1),
+        "enable_prefix_caching": int(version != "0.6.6"),
     }
-    if version[0] == "0.33.0":
+    if version == "0.33.0":
         defaults["async_scheduling"] = 1  # vllm/config/vllm.py l.1685-1719
-    ahead = ", asynchronous" if "async_scheduling" in defaults else ""
-    label = f"{engine.label}{ahead}, {USAGES[usage]} on {GPUS[gpu].label}"
-    policy = engine.policies["fcfs" if bare == name else "priority"]
-    return Preset(name, label, version[0], policy, defaults, engine.source)
+    return defaults
 
 
 def names() -> list[str]:
-    """Every preset's name."""
-    return [f"vllm-{v}-{gpu}-{usage}" for v in ENGINES for gpu in GPUS for usage in USAGES]
+    """Every preset's name, each with its version's default scheduling policy."""
+    return [
+        f"{engine.program}-{v}-{gpu}-{usage}"
+        for v, engine in ENGINES.items()
+        for gpu in GPUS
+        for usage in engine.usages
+    ]
 
 
 def pool_blocks(
@@ -239,3 +302,35 @@ def serve_command(limits: dict[str, float], policy: str = "fcfs") -> str:
     if policy != "fcfs":
         words.append(f"--scheduling-policy {policy}")
     return " ".join(words)
+
+
+SGLANG_FLAGS = {
+    "--max-running-requests": "max_num_seqs",
+    "--context-length": "max_model_len",
+    "--page-size": "block_size",
+    "--chunked-prefill-size": "chunked_prefill_size",
+    "--max-prefill-tokens": "max_prefill_tokens",
+    "--schedule-conservativeness": "schedule_conservativeness",
+}
+
+
+def launch_command(limits: dict[str, float], policy: str) -> str:
+    """SGLang's command that sets these limits; ignore_eos is in its requests."""
+    words = ["python -m sglang.launch_server --model-path MODEL"]
+    for flag, name in SGLANG_FLAGS.items():
+        if name in limits and (flag, limits[name]) != ("--page-size", 1):
+            words.append(f"{flag} {written(limits[name])}")
+    if "num_gpu_blocks" in limits:
+        tokens = limits["num_gpu_blocks"] * limits.get("block_size", 1)
+        words.append(f"--max-total-tokens {written(tokens)}")
+    words += ["--disable-radix-cache"] * (not limits.get("enable_prefix_caching", 1))
+    words += ["--enable-mixed-chunk"] * bool(limits.get("enable_mixed_chunk"))
+    return " ".join([*words, f"--schedule-policy {policy}"])
+
+
+def command(engine: Preset, changed: Mapping[str, float]) -> str:
+    """The command that starts the engine with these changes to its defaults."""
+    limits, policy = {**engine.defaults, **changed}, scheduling(engine.policy)
+    if engine.version in CHUNKS:
+        return launch_command(limits, policy)
+    return serve_command(limits, policy)

@@ -14,13 +14,16 @@ from .state import (
     ADMITTED,
     BLOCKS,
     BUDGET,
+    DEATHS,
     DECODE,
     REFUSALS,
     REQUEST,
+    RESERVED,
     SEATS,
     STOPS,
     TOO_LARGE,
     TOO_LONG,
+    TOO_LONG_AN_INPUT,
     Limits,
     State,
     enlarged,
@@ -106,6 +109,9 @@ class Run:
 
 def door(workload: Workload, policy: str, limits: Limits) -> np.ndarray:
     """(n,) why each request is turned away before it queues: ADMITTED, TOO_LONG or TOO_LARGE."""
+    limits = in_force(policy, limits)
+    if own := POLICIES[policy].door:
+        return own(workload.prompt, workload.limit, limits)[0]
     keeps, reasons = POLICIES[policy].keeps, np.full(len(workload), ADMITTED, np.int32)
     if "num_gpu_blocks" in keeps:
         tokens = np.minimum(workload.prompt + workload.limit, limits.max_model_len)
@@ -137,8 +143,14 @@ def opened(
         rank = np.zeros(len(workload))
     for i in np.flatnonzero(np.isnan(rank) if rank is not None else [])[:1]:
         raise ScenarioError(f"request {i} has {p.ranks} nan, which orders nothing: give a number")
+    caches = limits.enable_prefix_caching == 1
+    in_short = p.radix and workload.identities is None and workload.hashes is None
+    identities = workload.prefixes if in_short else workload.blocks
     output, limit = workload.output, workload.limit
-    if "max_model_len" in p.keeps:  # an output ends there, whatever it would have been
+    if p.door:
+        longest = p.door(workload.prompt, limit, limits)[1]
+        output, limit = np.minimum(output, longest), np.minimum(limit, longest)
+    elif "max_model_len" in p.keeps:  # an output ends there, whatever it would have been
         longest = np.maximum(1, limits.max_model_len - workload.prompt)
         output, limit = np.minimum(output, longest), np.minimum(limit, longest)
     return new_state(
@@ -155,7 +167,10 @@ def opened(
         host_ms=host_ms,
         stop_tokens=workload.stop_tokens,
         front_ms=front_ms,
-        identities=workload.blocks(limits.block_size) if limits.enable_prefix_caching else None,
+        identities=identities(limits.block_size) if caches else None,
+        radix=p.radix and caches,
+        in_short=in_short,
+        openings=workload.openings(limits.block_size) if p.radix and caches else None,
     )
 
 
@@ -244,7 +259,20 @@ def _stuck(s: State, policy: str, ids: np.ndarray) -> str:
         int(ids[s.waiting[(s.n.head + k) % len(s.waiting)]]) for k in range(min(3, s.n.waiting))
     ]
     names = ", ".join(map(str, waiting)) + (" and more" if s.n.waiting > 3 else "")
-    limit = {BLOCKS: "num_gpu_blocks", BUDGET: "max_num_batched_tokens", SEATS: "max_num_seqs"}
+    if s.n.died:
+        return (
+            f"{policy} dies {s.n.now:,.0f} ms into the run, as the real engine does, with"
+            f" {s.n.finished:,} of {len(s.requests):,} requests served: {DEATHS[s.n.died]!r}: raise"
+            " num_gpu_blocks or schedule_conservativeness, or lower max_num_seqs"
+        )
+    limit = {
+        BLOCKS: "num_gpu_blocks",
+        RESERVED: "num_gpu_blocks",
+        BUDGET: "max_num_batched_tokens"
+        if "max_num_batched_tokens" in POLICIES[policy].keeps
+        else "chunked_prefill_size",
+        SEATS: "max_num_seqs",
+    }
     way_out = f"raise {limit[s.n.stop]}" if s.n.stop in limit else "change its limits"
     return f"{policy} never lets request {names} in: {STOPS[s.n.stop]} will not come: {way_out}"
 
@@ -268,9 +296,11 @@ def serve_variant(
     limits, cost = scenario.limits_of(variant), scenario.cost_of(variant)
     refused = door(workload, variant.policy, limits)
     if (refused != ADMITTED).all():
+        by_model = limits.max_model_len <= limits.num_gpu_blocks * limits.block_size
+        by_length = refused[0] == TOO_LONG or (refused[0] == TOO_LONG_AN_INPUT and by_model)
         raise ScenarioError(
             f"{variant} refuses every request at the door, since {REFUSALS[refused[0]]}: raise"
-            f" {'max_model_len' if refused[0] == TOO_LONG else 'num_gpu_blocks'}"
+            f" {'max_model_len' if by_length else 'num_gpu_blocks'}"
         )
     return serve(
         workload,

@@ -82,6 +82,32 @@ LIMITS = {
         ),
         Parameter("preempt_on_arrival", 0, 0, 1, "", "preempt_on_arrival: 1 or 0"),
         Parameter("async_scheduling", 1, 0, 1, "", "async_scheduling: 1 or 0"),
+        Parameter(
+            "chunked_prefill_size",
+            8_192,
+            -1,
+            10_000_000,
+            "tokens",
+            "chunked_prefill_size: prompts in a step; -1: whole ones",
+        ),
+        Parameter(
+            "max_prefill_tokens",
+            16_384,
+            1,
+            10_000_000,
+            "tokens",
+            "max_prefill_tokens: prompts in a step, the last one beyond it",
+        ),
+        Parameter(
+            "schedule_conservativeness",
+            1.0,
+            0.0,
+            100.0,
+            "times",
+            "schedule_conservativeness: times the share of outputs that is reserved",
+        ),
+        Parameter("enable_mixed_chunk", 0, 0, 1, "", "enable_mixed_chunk: 1 or 0"),
+        Parameter("ignore_eos", 0, 0, 1, "", "ignore_eos: outputs as long as limits; 1 or 0"),
     )
 }
 COSTING = {c.name: Parameter(c.name, c.default, 0.0, 1e6, "ms", c.label) for c in COST.coefficients}
@@ -109,8 +135,12 @@ class Variant:
     @property
     def label(self) -> str:
         """As a person says it: `chunked 128`, `continuous batched_tokens 2048`."""
-        changes = [f"{n.removeprefix('max_num_')} {written(value)}" for n, value in self.changes]
-        return " ".join([self.name, *changes]).replace("chunk ", "")
+        names = {"chunk": ""}
+        changes = [
+            f"{names.get(n, n.removeprefix('max_num_') + ' ')}{written(value)}"
+            for n, value in self.changes
+        ]
+        return " ".join([self.name, *changes])
 
     @property
     def preset(self) -> Preset | None:
@@ -161,10 +191,8 @@ class Scenario:
 
     def limits_of(self, variant: Variant) -> Limits:
         own = {name: value for name, value in variant.changes if name in LIMITS}
-        length = own.get("max_model_len", self.limits.max_model_len)
-        chunking = own.get("enable_chunked_prefill", self.limits.enable_chunked_prefill) == 1
-        usual = variant.preset.limits(length, chunking) if variant.preset else {}
-        return self.limits._replace(**(usual | own))
+        usual = variant.preset.limits(self.limits, own) if variant.preset else {}
+        return POLICIES[variant.policy].starts(self.limits._replace(**(usual | own)))
 
     def model_of(self, variant: Variant) -> StepCost:
         own = dict(variant.changes).get("cost")
@@ -234,6 +262,8 @@ class Scenario:
     def _check_limits(self, variant: Variant) -> None:
         """ScenarioError for limits that the engine itself refuses to start with."""
         limits, keeps = self.limits_of(variant), POLICIES[variant.policy].keeps
+        if "chunked_prefill_size" in keeps:
+            self._check_chunk(variant, limits)
         budget, longest = limits.max_num_batched_tokens, limits.max_model_len
         if not {"max_model_len", "max_num_batched_tokens"} <= set(keeps):
             return
@@ -256,6 +286,19 @@ class Scenario:
                 f"{variant}: long_prefill_token_threshold"
                 f" {limits.long_prefill_token_threshold:,} is above max_model_len {longest:,}:"
                 " lower the one or raise the other"
+            )
+
+    def _check_chunk(self, variant: Variant, limits: Limits) -> None:
+        chunk, page = limits.chunked_prefill_size, limits.block_size
+        if chunk > 0 and chunk % page:
+            raise ScenarioError(
+                f"{variant}: chunked_prefill_size {chunk:,} is no multiple of block_size {page:,}:"
+                " change either"
+            )
+        if 0 < chunk <= limits.max_num_seqs and limits.enable_mixed_chunk:
+            raise ScenarioError(
+                f"{variant}: the decodes of max_num_seqs {limits.max_num_seqs:,} may take all of"
+                f" chunked_prefill_size {chunk:,} in a mixed step: lower the one or raise the other"
             )
 
     def to_query(self) -> dict[str, list[str]]:

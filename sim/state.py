@@ -20,22 +20,32 @@ PREFILL, STALL, DECODE, HELD, RECOMPUTE, PREEMPTED = range(6)
 PHASES = ("prefill", "stalled", "decode", "padding", "recompute", "preempted")
 
 # What kept the head of the waiting line out in a step.
-NOTHING, SEATS, BUDGET, BATCH, BLOCKS = range(5)
+NOTHING, SEATS, BUDGET, BATCH, BLOCKS, RESERVED = range(6)
 STOPS = (
     "the step in progress",
     "a free seat",
     "token budget",
     "the running batch to end",
     "free KV blocks",
+    "KV that is not reserved",
 )
 
 # Why a request was turned away at the door.
-ADMITTED, TOO_LONG, TOO_LARGE, FAILED = range(4)
+ADMITTED, TOO_LONG, TOO_LARGE, FAILED, TOO_LONG_AN_INPUT = range(5)
 REFUSALS = (
     "let in",
     "its prompt leaves no room for a token within max_model_len",
     "prompt and declared limit need more blocks than the KV pool has",
     "it failed on the server that was measured",
+    "its input exceeds the maximum allowed length: max_model_len or the KV pool, less 6 tokens",
+)
+
+# What ends a run where the real engine dies.
+ALIVE, OUT_OF_MEMORY, NOTHING_TO_RETRACT = range(3)
+DEATHS = (
+    "",
+    "Out of memory. Try to lower your batch size.",
+    "Out of memory even after retracting all other requests in the decode batch.",
 )
 
 REQUEST = np.dtype(
@@ -66,6 +76,7 @@ REQUEST = np.dtype(
         ("preemptions", "i4"),
         ("recomputed", "i4"),  # tokens
         ("refused", "i4"),
+        ("opening", "i4"),  # identity of its first tokens, by which requests in line are compared
     ],
     align=True,
 )
@@ -119,6 +130,24 @@ ENTRY = np.dtype(
     align=True,
 )
 
+# A node of a radix tree over KV blocks: a run of them that nothing parts.
+NODE = np.dtype(
+    [
+        ("identity", "i8"),  # of its first block
+        ("stamp", "i8"),  # when it was last walked over
+        ("next", "i4"),  # in its bucket
+        ("parent", "i4"),
+        ("children", "i4"),
+        ("owner", "i4"),  # a request whose blocks these are too
+        ("depth", "i4"),  # blocks before it
+        ("length", "i4"),  # blocks
+        ("users", "i4"),
+        ("place", "i4"),  # in the heap of the leaves that nobody uses; -1: none of them
+        ("leaf", "i4"),  # the node at this row's place of that heap
+    ],
+    align=True,
+)
+
 COUNTERS = np.dtype(
     [
         ("now", "f8"),
@@ -146,10 +175,20 @@ COUNTERS = np.dtype(
         ("blank", "i8"),  # of these, blocks that the prefix cache does not know
         ("oldest", "i8"),  # of the unused that it knows; -1: none
         ("youngest", "i8"),
-        ("entries", "i8"),  # rows of `entries` in use
+        ("entries", "i8"),  # rows of `entries` or `nodes` in use
         ("queues_blanks", "i8"),  # whether freed blocks of no known content queue with the others
         ("kv", "i8"),
         ("decoding_kv", "i8"),  # of it, of those who decode
+        ("in_short", "i8"),  # how the identities are written
+        ("stamp", "i8"),  # of the latest walk over the radix tree
+        ("leaves", "i8"),  # of it, that nobody uses
+        # SGLang's, from step to step
+        ("batch", "i8"),  # rows of `batch` that are its running batch
+        ("joining", "i8"),  # rows after these: the last prefill batch, but for who is not through
+        ("partial", "i8"),  # whose prompt is not through; -1: nobody's
+        ("full", "i8"),  # the stop for which nobody is let in until somebody leaves; 0: none
+        ("ratio", "f8"),  # new_token_ratio
+        ("ratio_at", "i8"),  # the tick up to which it has decayed
         # the step being planned
         ("begins", "f8"),  # when it will, the device being busy until then
         ("plan", "i8"),
@@ -166,6 +205,8 @@ COUNTERS = np.dtype(
         ("watchful", "i8"),  # whether an arrival may change the plan though somebody waits
         ("together", "i8"),  # seats are given back when all of them are done
         ("preempted", "i8"),
+        ("idle", "i8"),  # whether it is a step though nobody has a token in it
+        ("died", "i8"),
         ("stop", "i8"),
         # the queue of batches that are planned and not yet processed
         ("depth", "i8"),  # it holds one, or two: the next is planned while the device runs one
@@ -180,8 +221,15 @@ COUNTERS = np.dtype(
         ("unforeseen", "i8"),  # how many of `leaving` it doesn't know to be done
         ("flush", "i8"),  # somebody has left since the last plan
         ("asked", "i8"),  # whether there was anybody to plan for
+        ("promised", "f8"),  # SGLang's tokens for outputs and prompts to come
+        ("claimed", "i8"),  # of these, prompts and decodes of this step
+        ("spent", "i8"),  # of the chunk
+        ("states", "i8"),  # rows of `batch` in which outputs to come are written out
     ]
 )
+
+
+LONGEST_SORTED = 128  # requests in SGLang's line, above which it is not sorted by prefix
 
 
 class Limits(NamedTuple):
@@ -201,6 +249,11 @@ class Limits(NamedTuple):
     watermark: float = 0.0  # share of the blocks that admission leaves free
     preempt_on_arrival: int = 0
     async_scheduling: int = 1  # plan the next step while the device runs this one
+    chunked_prefill_size: int = 8192  # prompt tokens in one step, of all requests; -1: off
+    max_prefill_tokens: int = 16384
+    schedule_conservativeness: float = 1.0
+    enable_mixed_chunk: int = 0
+    ignore_eos: int = 0  # all outputs are as long as their limits, and admission knows
 
 
 class State(NamedTuple):
@@ -210,12 +263,14 @@ class State(NamedTuple):
     decoding: np.ndarray  # heap of ids, the one that ends first on top
     seats: np.ndarray  # id of who sits there, or -1
     spokes: np.ndarray  # how many decoding requests have each spoke
-    identities: np.ndarray  # of all requests' full blocks, one request after the other
+    identities: np.ndarray  # of all requests' full blocks, one request after the other; or in short
     offsets: np.ndarray  # where each request's identities begin
     entries: np.ndarray  # ENTRY
     unused: np.ndarray  # rows of `entries`; from n.entries on, those that stand for nothing
     buckets: np.ndarray  # first and last entry of each, or -1
     table: np.ndarray  # (seats, blocks): entry of each registered block of who sits there
+    nodes: np.ndarray  # NODE; the root, whose place is not in the tree, comes first
+    batch: np.ndarray  # (rows, 3): who runs, in order; and two columns to work in
     steps: np.ndarray  # STEP, what happened
     segments: np.ndarray  # SEGMENT, who held which seat
     gaps: np.ndarray  # GAP
@@ -242,6 +297,9 @@ def new_state(
     stop_tokens: bool = False,
     front_ms: float = 0.0,
     identities: tuple[np.ndarray, np.ndarray] | None = None,
+    radix: bool = False,
+    in_short: bool = False,
+    openings=None,
 ) -> State:
     """A server before its first step.
 
@@ -252,20 +310,22 @@ def new_state(
     host_ms: work of the host for a step; stop_tokens: an end before the limit is not foreseen.
     front_ms: what a request takes from its client to the line; `arrival` is when it is in the line.
     identities: of all full blocks of all requests, and where each request's begin (n + 1,), for
-    prefix caching.
+    prefix caching; in_short: see Workload.prefixes; radix: in a tree whose table has, for each
+    seat, the node where the shared part ends. openings: (n,) identity of each one's first tokens.
     """
     rows, seats = len(arrival), limits.max_num_seqs
     requests = np.zeros(rows, REQUEST)
     requests["arrival"], requests["prompt"] = np.asarray(arrival, float) + front_ms, prompt
     requests["output"], requests["limit"] = output, limit
     requests["rank"] = 0.0 if rank is None else rank
+    requests["opening"] = -1 if openings is None else openings
     for name in ("start", "first", "last", "finish"):
         requests[name] = np.nan
     counters = _rows(1, COUNTERS)
     counters["front_ms"] = front_ms
     counters["sendable"] = min(rows, clients) if clients else rows
     counters["ordered"] = rank is not None
-    for name in ("eldest", "newest", "oldest", "youngest"):
+    for name in ("eldest", "newest", "oldest", "youngest", "partial"):
         counters[name] = -1
     counters["free"] = counters["blank"] = free
     counters["depth"] = 1 + limits.async_scheduling
@@ -273,9 +333,12 @@ def new_state(
     counters["host"], counters["nap"] = host_ms, 1.0
     counters["queues_blanks"] = queues_blanks and identities is not None
     counters["block"] = limits.block_size if paged else 0
+    counters["in_short"] = in_short
     flat, offsets = identities if identities else (np.zeros(0, np.int32), np.zeros(1, np.int64))
     cache = free if identities else 0
-    longest = int(np.diff(offsets).max(initial=0)) + 1
+    longest = 1 if radix else int(np.diff(offsets).max(initial=0)) + 1
+    nodes = _rows(cache + 1 if radix else 0, NODE)
+    nodes["place"] = -1
     return State(
         requests.view(np.recarray),
         np.zeros(rows, np.int64),
@@ -285,10 +348,12 @@ def new_state(
         np.zeros(limits.block_size if paged else 1, np.int64),
         flat,
         offsets,
-        _rows(cache, ENTRY),
-        np.arange(cache),
+        _rows(0 if radix else cache, ENTRY),
+        np.arange(cache) + radix,
         np.full((1 << max(1, 2 * cache).bit_length(), 2) if cache else (1, 2), -1, np.int64),
         np.zeros((seats, longest) if cache else (1, 1), np.int32),
+        nodes,
+        np.zeros((max(seats + 2, LONGEST_SORTED), 3), np.int64),
         np.empty(2 * rows + 64, STEP).view(np.recarray),
         np.empty(3 * rows + 12 * seats, SEGMENT).view(np.recarray),
         np.empty(2 * seats, GAP).view(np.recarray),

@@ -8,6 +8,7 @@ from .jit import jit
 from .lines import (
     goes_first,
     join_decoding,
+    join_line,
     leave_decoding,
     leave_line,
     leave_prefilling,
@@ -299,6 +300,39 @@ def stand_still(s, i):
 
 
 @jit()
+def prefill_pages(s, lim):
+    """Blocks for all prompt tokens of this step. False, changing nothing, if they are not free."""
+    n = s.n
+    need = 0
+    for k in range(n.prefilling):
+        r = s.requests[s.prefilling[k]]
+        if r.grant > 0:
+            need += blocks_for(lim, r.cached + r.grant) - r.blocks
+    if need > n.free:
+        return False
+    take(s, need)
+    for k in range(n.prefilling):
+        r = s.requests[s.prefilling[k]]
+        if r.grant > 0:
+            r.blocks = blocks_for(lim, r.cached + r.grant)
+    return True
+
+
+@jit()
+def idle_once(s):
+    """Whoever waits is looked at again only after a step of nothing."""
+    s.n.idle = 1
+
+
+@jit()
+def die(s, why):
+    """The real engine ends here, and so does the run."""
+    n = s.n
+    n.died = why
+    n.prefill = n.decodes = n.preempted = n.idle = 0
+
+
+@jit()
 def lets_go_of_memory(s, i):
     """The KV of request i is gone, and its blocks are free."""
     r = s.requests[i]
@@ -320,7 +354,24 @@ def last_in_line(s):
 
 @jit()
 def preempt(s, i):
-    """Request i, which runs, loses seat and KV and waits again; its tokens so far are kept."""
+    """Request i, which runs, loses seat and KV and heads the line; its tokens so far are kept."""
+    if lose_seat(s, i):
+        rejoin_line(s, i)
+
+
+@jit()
+def retract(s, i):
+    """The same, but it goes to the end of the line."""
+    if lose_seat(s, i):
+        join_line(s, i)
+
+
+@jit()
+def lose_seat(s, i):
+    """Request i, which runs, has neither seat nor KV any longer; its tokens so far are kept.
+
+    Returns whether any are to come.
+    """
     n = s.n
     r = s.requests[i]
     in_plan = r.planned == n.plan
@@ -332,7 +383,7 @@ def preempt(s, i):
         note(s, i, PREEMPTED, n.begins, 0)
         n.leaver = -1
         release(s, i, n.until)
-        return
+        return False
     if r.phase == DECODE:
         took = in_plan and n.block > 0 and n.ticks % n.block == r.spoke
         place = 0
@@ -356,8 +407,8 @@ def preempt(s, i):
     r.recomputed += r.cached
     lets_go_of_memory(s, i)
     stand_up(s, i)
-    rejoin_line(s, i)
     r.planned = 0
+    return True
 
 
 @jit()

@@ -9,6 +9,8 @@ import numpy as np
 from .parameter import ScenarioError
 from .traffic import LONGEST, Lengths, Traffic
 
+OPENING = 32  # tokens by which SGLang compares prompts in line
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
@@ -78,10 +80,24 @@ class Workload:
                     f" {block_size}: give one a full block"
                 )
             return np.unique(flat, return_inverse=True)[1].astype(np.int32), offsets
-        offsets = np.append(0, sizes.cumsum())
+        pairs, offsets = self.prefixes(block_size)
         flat = np.arange(offsets[-1], dtype=np.int32)
         if self.hashes is not None:
             return self._rehashed(block_size, flat, offsets), offsets
+        begins, shared = pairs.reshape(-1, 2).T
+        for k in range(int(shared.max(initial=0))):
+            rows = np.flatnonzero(shared > k)
+            flat[offsets[rows] + k] = -1 - (begins[rows] + k)
+        return flat, offsets
+
+    def prefixes(self, block_size: int) -> tuple[np.ndarray, np.ndarray]:
+        """The same in short: of each request where its shared prefix begins among all prefixes'
+
+        blocks, and how many blocks it has of it; and `offsets`.
+        """
+        sizes = (self.prompt + self.output) // block_size
+        offsets = np.append(0, sizes.cumsum())
+        pairs = np.zeros((len(self), 2), np.int32)
         if self.prefix is not None:
             which, tokens = self.prefix
             if not len(which) == len(tokens) == len(self):
@@ -94,10 +110,24 @@ class Workload:
             deepest = np.zeros(which.max(initial=-1) + 1, np.int64)
             np.maximum.at(deepest, which, shared)
             begins = np.cumsum(deepest) - deepest
-            for k in range(int(shared.max(initial=0))):
-                rows = np.flatnonzero(shared > k)
-                flat[offsets[rows] + k] = -1 - (begins[which[rows]] + k)
-        return flat, offsets
+            pairs[:, 0], pairs[:, 1] = begins[which], shared
+        return pairs.ravel(), offsets
+
+    def openings(self, block_size: int) -> np.ndarray:
+        """(n,) identity of each request's first OPENING tokens; -1: nobody else's."""
+        if self.identities is None and self.hashes is None:
+            which, tokens = self.prefix if self.prefix else (np.zeros(0), np.zeros(0))
+            return np.where(tokens >= OPENING, which, -1) if len(which) else np.full(len(self), -1)
+        if OPENING % block_size:
+            raise ScenarioError(
+                f"prefix ids of blocks of {block_size} do not tell the first {OPENING} tokens: give"
+                " them for a block size that divides these"
+            )
+        flat, offsets = self.blocks(block_size)
+        last = offsets[:-1] + OPENING // block_size - 1
+        opening = np.full(len(self), -1)
+        opening[last < offsets[1:]] = flat[last[last < offsets[1:]]]
+        return opening
 
     def _rehashed(self, block_size: int, flat: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """`flat` with the trace's ids in the blocks that prompts fill, whatever size those are of.

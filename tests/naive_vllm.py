@@ -63,7 +63,8 @@ class Request:
     output: int
     limit: int
     priority: float = 0.0
-    identities: list[int] = field(default_factory=list)  # of its full blocks, for prefix caching
+    identities: list = field(default_factory=list)  # of its full blocks, for prefix caching
+    opening: object = None  # its first tokens, by which SGLang compares those in line
     computed: int = 0
     blocks: list[Block] = field(default_factory=list)
     registered: int = 0

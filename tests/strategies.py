@@ -27,6 +27,10 @@ limits = st.builds(
 
 def startable(policy: str, limits: Limits) -> Limits:
     """The same, or larger where the engine of that policy would not start."""
+    if "chunked_prefill_size" in POLICIES[policy].keeps:
+        return limits._replace(
+            block_size=1, num_gpu_blocks=64_000, chunked_prefill_size=limits.chunk
+        )
     if not {"num_gpu_blocks", "max_num_batched_tokens"} <= set(POLICIES[policy].keeps):
         return limits
     least = limits.max_num_seqs if policy != "vllm_v0" else 10_000

@@ -189,6 +189,10 @@ def test_whoever_the_door_lets_in_is_served_or_the_run_ends_with_a_sentence(poli
         return
     query = {"v": [policy], "arrivals": ["list"], "list": [listed]}
     query |= {name: [str(value)] for name, value in limits.items()}
+    if POLICIES[policy].door and "0_4_0" not in policy and blocks == 2:  # a page is kept in hand
+        with pytest.raises(ScenarioError, match="refuses every request.*: raise num_gpu_blocks"):
+            compare(Scenario.from_query(query)[0])
+        return
     began = time.monotonic()
     (run,) = compare(Scenario.from_query(query)[0])
     assert time.monotonic() - began < 1

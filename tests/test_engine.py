@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 from strategies import Case, cases, startable, workload
 
 from sim.costs import COSTS
-from sim.engine import DONE, FULL, PAUSED, STUCK, commit, open_step, simulate
+from sim.engine import DONE, FULL, PAUSED, STUCK, commit, idles, open_step, simulate
 from sim.metrics import itl
 from sim.policies import POLICIES
 from sim.run import COLUMNS, Run, opened, serve
@@ -85,7 +85,7 @@ def stepped(policy: str, s, case: Case):
             yield s
             commit(s, LINEAR(s.n, coef), 1)
         else:
-            s.n.now = s.requests[s.n.arrived].arrival
+            assert idles(s, LINEAR(s.n, coef), False)
 
 
 def written_out(steps: np.ndarray) -> list[tuple]:
@@ -209,6 +209,8 @@ def test_every_step_keeps_the_limits_that_the_policy_declares(policy, case):
             assert s.n.prefill <= room or lone
         if "chunk" in keeps:
             assert s.requests["grant"].max() <= limits.chunk
+        if "chunked_prefill_size" in keeps:
+            assert s.n.prefill <= limits.chunked_prefill_size
 
 
 @every_policy

@@ -5,8 +5,9 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import naive_sglang
 import naive_vllm as naive
 import numpy as np
 import pytest
@@ -37,9 +38,16 @@ from sim.workload import Workload
 KEEPERS = [name for name, p in POLICIES.items() if "num_gpu_blocks" in p.keeps]
 PREEMPTING = [name for name in KEEPERS if POLICIES[name].paged]
 CACHING = [name for name in KEEPERS if "enable_prefix_caching" in POLICIES[name].keeps]
+RADIX = [name for name in KEEPERS if POLICIES[name].radix]
+BLOCKWISE = [name for name in CACHING if name not in RADIX]
+TWINS = naive.POLICIES | naive_sglang.POLICIES
 LINEAR = COSTS["linear"].ms
 LONGEST = 64  # prompt and limit of the cases below
 
+every_usual_door = pytest.mark.parametrize(
+    "policy", [name for name in KEEPERS if POLICIES[name].door is None]
+)
+every_radix = pytest.mark.parametrize("policy", RADIX)
 every_keeper = pytest.mark.parametrize("policy", KEEPERS)
 laws = settings(max_examples=40, deadline=None)
 
@@ -91,6 +99,11 @@ def cases(draw) -> Case:
         watermark=draw(st.sampled_from([0.0, 0.0, 0.05, 0.3])),
         preempt_on_arrival=draw(st.integers(0, 1)),
         async_scheduling=draw(st.integers(0, 1)),
+        chunked_prefill_size=block * draw(st.sampled_from([-1, 1, 3, 12])),
+        max_prefill_tokens=draw(st.sampled_from([16, 48, 1024])),
+        schedule_conservativeness=draw(st.sampled_from([0.05, 0.3, 1.0, 2.0])),
+        enable_mixed_chunk=draw(st.integers(0, 1)),
+        ignore_eos=draw(st.integers(0, 1)),
     )
     rows = draw(st.lists(ROW, min_size=1, max_size=14))
     clients = draw(st.sampled_from([0, 0, 0, 1, 3, 6]))
@@ -113,6 +126,17 @@ def fitted(policy: str, case: Case) -> Case:
     if whole or policy == "vllm_v0":
         budget = max(limits.max_num_batched_tokens, limits.max_model_len)
         limits = limits._replace(max_num_batched_tokens=budget)
+    if POLICIES[policy].radix:
+        blocks, chunk = limits.num_gpu_blocks, limits.chunked_prefill_size
+        if "0_4_0" in policy:  # outputs that were there already are reserved again
+            blocks = max(blocks, -(-128 // limits.block_size))
+        if limits.enable_mixed_chunk:
+            blocks *= 4  # where it dies for want of memory is a test of its own
+            chunk += limits.block_size * limits.max_num_seqs * (chunk > 0)
+        if limits.ignore_eos:
+            w = replace(w, output=w.limit)
+        limits = limits._replace(num_gpu_blocks=blocks, chunked_prefill_size=max(-1, chunk))
+        limits = POLICIES[policy].starts(limits)
     return Case(w, limits, case.cost)
 
 
@@ -130,8 +154,12 @@ def drawn(seed: int, *, requests: int = 60, blocks: int = 40, **limits) -> Case:
         )
         for _ in range(requests)
     ]
-    given = {"max_num_seqs": 12, "max_num_batched_tokens": LONGEST, "max_model_len": LONGEST}
-    given |= {"block_size": 2, "num_gpu_blocks": blocks}
+    given: dict[str, Any] = {
+        "max_num_seqs": 12,
+        "max_num_batched_tokens": LONGEST,
+        "max_model_len": LONGEST,
+    }
+    given |= {"block_size": 2, "num_gpu_blocks": blocks, "schedule_conservativeness": 0.05}
     return Case(workload(rows, 12), Limits(**given | limits), (0.2, 0.02, 0.4, 0.03))
 
 
@@ -142,17 +170,20 @@ def served(policy: str, case: Case, **options) -> Run:
 def twin_of(policy: str, case: Case, host_ms: float = 0.0) -> naive.Server:
     w, rows = case.workload, []
     assert w.priority is not None
-    flat, offsets = w.blocks(case.limits.block_size)
+    block = case.limits.block_size
+    flat, offsets = w.blocks(block)
+    openings = w.openings(block) if policy in RADIX else offsets
     caching = policy in CACHING and case.limits.enable_prefix_caching
     for i in range(len(w)):
         ids = flat[offsets[i] : offsets[i + 1]].tolist() if caching else []
         columns = (w.arrival, w.prompt, w.output, w.limit, w.priority)
         arrival, prompt, output, limit, priority = (column[i].item() for column in columns)
         rows.append(naive.Request(i, arrival, prompt, output, limit, priority, ids))
+        rows[-1].opening = openings[i] if openings[i] >= 0 else i - len(w)
         if w.stop_tokens:
             rows[-1].foreseen = min(limit, case.limits.max_model_len - prompt)
     ahead = case.limits.async_scheduling and policy in naive.ASYNCHRONOUS
-    kind = (naive.ASYNCHRONOUS if ahead else naive.POLICIES)[policy]
+    kind = (naive.ASYNCHRONOUS if ahead else TWINS)[policy]
     twin = kind(rows, case.limits, case.cost, w.clients)
     twin.host = host_ms
     twin.run()
@@ -201,15 +232,24 @@ def stepped(policy: str, case: Case):
         yield s, held(False), False
     assert s.n.running == s.n.waiting == s.n.kv == 0
     assert s.n.free == pool(policy, limits)
-    assert s.n.blank + s.n.entries == s.n.free
+    known = s.n.entries if len(s.nodes) == 0 else sum(s.nodes["length"][node] for node in tree(s))
+    assert s.n.blank + known == s.n.free
     assert_array_equal(s.requests["emitted"], s.requests["output"])
+
+
+def tree(s) -> list[int]:
+    """The nodes of the radix tree but its root."""
+    return np.setdiff1d(np.arange(1, len(s.nodes)), s.unused[s.n.entries :]).tolist()
 
 
 def in_use(s, blocks: dict[int, int]) -> int:
     """Blocks that the running hold, a shared one counted once."""
+    registered = {i: int(s.requests[i].registered) for i in blocks}
+    if len(s.nodes) > 0:
+        used = sum(s.nodes["length"][node] for node in tree(s) if s.nodes["users"][node])
+        return used + sum(blocks[i] - registered[i] for i in blocks)
     if len(s.entries) == 0:
         return sum(blocks.values())
-    registered = {i: int(s.requests[i].registered) for i in blocks}
     known = {int(e) for i in blocks for e in s.table[s.requests[i].seat, : registered[i]]}
     return len(known) + sum(blocks[i] - registered[i] for i in blocks)
 
@@ -275,7 +315,7 @@ def test_a_step_that_decodes_has_a_token_for_all_who_decode(policy, case):
             assert s.n.decodes in (0, s.n.decoding)
 
 
-@pytest.mark.parametrize("policy", CACHING)
+@pytest.mark.parametrize("policy", BLOCKWISE)
 @given(case=cases())
 @laws
 def test_each_known_block_counts_its_users_and_the_unused_stand_in_one_line(policy, case):
@@ -414,7 +454,7 @@ def test_small_pools_do_make_it_preempt_and_it_still_equals_the_twin(policy, cac
         pooled, gaps = itl(run), sorted(gap for r in twin.requests for gap in r.gaps)
         assert sorted(written_out(pooled)) == pytest.approx(gaps, rel=1e-9)
         assert_segments_hold_the_tokens(run)
-    assert total > 20
+    assert total > (2 if policy in RADIX else 20)  # what reservations do not prevent
 
 
 def test_no_time_passes_where_a_seat_is_lost_in_a_step_that_costs_nothing():
@@ -441,7 +481,7 @@ def test_shared_prefixes_are_computed_once_where_the_cache_knows_them(policy):
     assert shared["prefill"].sum() < 0.9 * plain["prefill"].sum()
 
 
-@pytest.mark.parametrize("policy", PREEMPTING)
+@pytest.mark.parametrize("policy", [name for name in PREEMPTING if name not in RADIX])
 def test_who_may_be_longer_than_the_model_stops_at_its_length(policy):
     rows = [(0.0, 20, 60, 0, 0, -1), (0.0, 20, 12, 0, 0, -1)]
     limits = Limits(4, 64, block_size=4, num_gpu_blocks=24, max_model_len=40)
@@ -472,7 +512,7 @@ NEVER_FIT = [(0.0, 30, 6, 0, 0, -1), (0.0, 10, 6, 10, 0, -1), (1.0, 40, 1, 0, 0,
 FIT = [(0.0, 8, 8, 0, 0, -1), (2.0, 12, 4, 0, 0, -1)]
 
 
-@every_keeper
+@every_usual_door
 def test_who_never_fits_is_refused_with_the_reason_and_the_others_are_served(policy):
     blocks = 10 if policy == "orca_max" else 4
     run = at_the_door(policy, NEVER_FIT + FIT, blocks)
@@ -485,7 +525,7 @@ def test_who_never_fits_is_refused_with_the_reason_and_the_others_are_served(pol
     assert figures(run, Slo())["tok_s"] == run.requests["output"][~refused].sum() / run.total * 1e3
 
 
-@every_keeper
+@every_usual_door
 def test_a_request_that_just_fits_is_let_in_and_one_token_more_is_not(policy):
     blocks = 10 if policy == "orca_max" else 4
     longest = 39 if policy == "orca_max" else 4 * blocks
@@ -497,7 +537,7 @@ def test_a_request_that_just_fits_is_let_in_and_one_token_more_is_not(policy):
         assert run.requests["refused"].tolist() == [TOO_LARGE, ADMITTED]
 
 
-@every_keeper
+@every_usual_door
 def test_everybody_refused_is_a_run_in_which_nothing_happens(policy):
     run = at_the_door(policy, [(0.0, 40, 1, 0, 0, -1)] * 3, 10)
     assert run.requests["refused"].tolist() == [TOO_LONG] * 3
@@ -505,7 +545,7 @@ def test_everybody_refused_is_a_run_in_which_nothing_happens(policy):
     assert run.total == len(run.steps) == len(run.segments) == len(run.served) == 0
 
 
-@every_keeper
+@every_usual_door
 def test_a_closed_loop_goes_on_past_a_refusal(policy):
     blocks = 10 if policy == "orca_max" else 4
     too_long = (0.0, 40, 1, 0, 0, -1)

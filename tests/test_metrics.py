@@ -30,7 +30,7 @@ from sim.metrics import (
 from sim.policies import POLICIES
 from sim.run import Run, compare, serve
 from sim.scenario import Scenario, Slo
-from sim.state import BATCH, BLOCKS, BUDGET, GAP, NOTHING, SEATS, SEGMENT, STEP, Limits
+from sim.state import BATCH, BLOCKS, BUDGET, GAP, NOTHING, RESERVED, SEATS, SEGMENT, STEP, Limits
 from sim.traffic import Traffic
 from sim.workload import draw
 
@@ -166,7 +166,7 @@ def test_waits_by_cause_add_up_to_the_time_in_the_queue(policy, case):
     by_cause = waits(run)
     assert sum(by_cause.values()) == pytest.approx(queue(run).values.sum(), rel=1e-9, abs=1e-6)
     assert min(by_cause.values()) > -1e-6
-    if "max_num_batched_tokens" not in POLICIES[policy].keeps:
+    if not {"max_num_batched_tokens", "chunked_prefill_size"} & set(POLICIES[policy].keeps):
         assert by_cause[BUDGET] == 0
 
 
@@ -184,7 +184,7 @@ def test_a_wait_is_laid_to_what_kept_the_head_of_the_line_out(policy, limits, pr
     """R0 runs from 0 to 3, a millisecond a step; R1 comes at 0.5 and is let in at 3."""
     run = serve(workload([(0.0, 1, 3), (0.5, prompt, 1)]), policy, limits, A_MILLISECOND_A_STEP)
     assert run.requests["start"].tolist() == [0.0, 3.0]
-    nobody = dict.fromkeys((SEATS, BUDGET, BATCH, BLOCKS), 0.0)
+    nobody = dict.fromkeys((SEATS, BUDGET, BATCH, BLOCKS, RESERVED), 0.0)
     assert waits(run) == nobody | {NOTHING: 0.5, cause: 2.0}
 
 

@@ -81,7 +81,9 @@ def test_chunking_off_raises_the_default_budget_to_the_model_length():
 
 
 def test_every_version_gpu_and_usage_has_a_preset_with_a_source():
-    assert len(NAMES) == len(set(NAMES)) == len(ENGINES) * len(GPUS) * len(USAGES)
+    usages = sum(len(engine.usages) for engine in ENGINES.values())
+    assert len(NAMES) == len(set(NAMES)) == usages * len(GPUS)
+    assert {usage for engine in ENGINES.values() for usage in engine.usages} == set(USAGES)
     assert {name for name, *_ in EXPECTED} <= set(NAMES)
     for name in NAMES:
         p = found(name)
@@ -115,6 +117,10 @@ def test_a_preset_runs_a_policy_of_its_version_with_limits_in_range(name):
         "vllm-0.8.5-h100-api-priority",
         "vllm-0.6.6-h100-api-priority",
         "sglang-0.33.0-h100-api",
+        "vllm-0.5.18-h100-api",
+        "sglang-0.5.18-h100-llm",
+        "sglang-0.5.18-h100-api-fcfs",
+        "sglang-0.4.0-h100-api-lpm",
         "vllm-0.33.0-h100-api-priority-priority",
         "vllm-0.33.0-a100-api",
         "",
@@ -130,7 +136,7 @@ def test_a_preset_is_given_back_by_its_link(name):
     scenario = Scenario(variants=(Variant(name), Variant(name, (("max_num_seqs", 7),))), baseline=0)
     assert Scenario.from_url(f"http://localhost:8501{scenario.link()}") == (scenario, [])
     first, second = (scenario.limits_of(v) for v in scenario.variants)
-    assert first.max_num_seqs == found(name).defaults["max_num_seqs"]
+    assert first.max_num_seqs == found(name).limits(scenario.limits, {})["max_num_seqs"]
     assert second == first._replace(max_num_seqs=7)
 
 
@@ -293,3 +299,101 @@ def test_a_command_names_what_is_set_and_nothing_else():
         "--scheduling-policy",
         "priority",
     ]
+
+
+# SGLang's, by section 10 of its reference and the table of section 13.
+
+CHUNKS = {
+    "0.5.18": {
+        2_048: ("l4", "rtx4090"),
+        4_096: ("a100-40", "l40s"),
+        8_192: ("a100-80", "h100", "h200"),
+        16_384: ("b200", "mi300x"),
+    },
+    "0.4.0": {
+        2_048: ("l4", "rtx4090"),
+        8_192: ("a100-40", "l40s", "a100-80", "h100", "h200", "b200", "mi300x"),
+    },
+}
+CHUNK = [
+    (v, chunk, gpu) for v, rows in CHUNKS.items() for chunk, gpus in rows.items() for gpu in gpus
+]
+
+
+@pytest.mark.parametrize(("version", "chunk", "gpu"), CHUNK)
+def test_sglangs_chunk_is_that_of_its_version_and_the_gpus_memory(version, chunk, gpu):
+    p = found(f"sglang-{version}-{gpu}-api")
+    assert p.defaults["chunked_prefill_size"] == chunk
+    assert p.defaults["block_size"] == 1
+    assert p.defaults["max_prefill_tokens"] == 16_384
+    assert p.defaults["enable_prefix_caching"] == 1
+    assert p.defaults["enable_mixed_chunk"] == 0
+
+
+def test_sglangs_default_policy_is_its_versions_and_the_other_has_a_name():
+    policies = {
+        "sglang-0.5.18-h100-api": "sglang",
+        "sglang-0.5.18-h100-api-lpm": "sglang_lpm",
+        "sglang-0.4.0-h100-api": "sglang_0_4_0",
+        "sglang-0.4.0-h100-api-fcfs": "sglang_0_4_0_fcfs",
+    }
+    assert {name: found(name).policy for name in policies} == policies
+    for name, policy in policies.items():
+        assert presets.with_scheduling(name, presets.scheduling(policy)) == name
+
+
+@pytest.mark.parametrize(
+    ("blocks", "length", "seats"),
+    [
+        (4_000, 8_192, 4_000),  # 64,000 tokens: 64,000 / 8,192 x 512
+        (2_000, 8_192, 2_048),  # at least 2,048
+        (40_000, 8_192, 4_096),  # at most 4,096
+        (100, 8_192, 800),  # and half of the 1,600 tokens of the pool
+    ],
+)
+def test_sglangs_seats_follow_the_pool_and_the_model_length(blocks, length, seats):
+    query = {"v": ["sglang-0.5.18-h100-api"], "max_model_len": [str(length)]}
+    scenario, problems = Scenario.from_query(query | {"num_gpu_blocks": [str(blocks)]})
+    assert problems == []
+    assert scenario.limits_of(scenario.variants[0]).max_num_seqs == seats
+
+
+@pytest.mark.parametrize(
+    ("change", "block", "blocks"),
+    [("", 1, 64_000), (":block_size=32", 32, 2_000), (":num_gpu_blocks=777", 1, 777)],
+)
+def test_a_presets_pool_is_as_many_tokens_as_everybodys_unless_it_says_otherwise(
+    change, block, blocks
+):
+    scenario, _ = Scenario.from_query({"v": [f"sglang-0.5.18-h100-api{change}", "vllm_v1"]})
+    limits = scenario.limits_of(scenario.variants[0])
+    assert (limits.block_size, limits.num_gpu_blocks) == (block, blocks)
+
+
+def test_0_4_0_counts_its_memory_in_tokens():
+    scenario, _ = Scenario.from_query({"v": ["sglang_0_4_0:block_size=32:num_gpu_blocks=100"]})
+    limits = scenario.limits_of(scenario.variants[0])
+    assert (limits.block_size, limits.num_gpu_blocks) == (1, 3_200)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("chunked_prefill_size=100", "chunked_prefill_size 100 is no multiple of block_size 16"),
+        ("enable_mixed_chunk=1:chunked_prefill_size=32", "may take all of chunked_prefill_size 32"),
+    ],
+)
+def test_a_chunk_that_sglang_can_not_have_is_refused(change, said):
+    _, problems = Scenario.from_query({"v": [f"sglang:{change}"]})
+    assert said in problems[0]
+
+
+def test_sglangs_command_names_defaults_and_changes():
+    p = found("sglang-0.5.18-h100-api-lpm")
+    changed = {"enable_mixed_chunk": 1, "enable_prefix_caching": 0, "num_gpu_blocks": 9_000}
+    assert presets.command(p, changed) == (
+        "python -m sglang.launch_server --model-path MODEL --chunked-prefill-size 8192"
+        " --max-prefill-tokens 16384 --schedule-conservativeness 1 --max-total-tokens 9000"
+        " --disable-radix-cache --enable-mixed-chunk --schedule-policy lpm"
+    )
+    assert presets.command(found("vllm-0.33.0-h100-api"), {}).startswith("vllm serve MODEL")

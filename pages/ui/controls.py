@@ -204,8 +204,7 @@ def _engine(number: int, engine: engines.Preset) -> None:
         f"Defaults of {engine.label}: {_listed(kept)}. Changed: {_listed(changed) or 'nothing'}."
         f" Source: {engine.source}."
     )
-    command = engines.serve_command(engine.defaults | changed, engines.scheduling(engine.policy))
-    st.code(command, language="bash", wrap_lines=True)
+    st.code(engines.command(engine, changed), language="bash", wrap_lines=True)
 
 
 def _listed(values: dict) -> str:
@@ -217,15 +216,21 @@ def _adding() -> None:
     st.button("Another policy", on_click=_add_another)
     st.markdown("**An engine**, with its version's defaults")
     version = st.selectbox(
-        "Version", engines.ENGINES, format_func=lambda v: f"vLLM {v}", key="new.version"
+        "Version",
+        engines.ENGINES,
+        format_func=lambda v: engines.ENGINES[v].label,
+        key="new.version",
     )
+    engine = engines.ENGINES[version]
     gpu = st.selectbox(
         "GPU", engines.GPUS, format_func=lambda g: engines.GPUS[g].label, key="new.gpu"
     )
     usage = st.selectbox(
-        "Started as", engines.USAGES, format_func=lambda u: engines.USAGES[u], key="new.usage"
+        "Started as", engine.usages, format_func=lambda u: engines.USAGES[u], key="new.usage"
     )
-    name = f"vllm-{version}-{gpu}-{usage}"
+    name = f"{engine.program}-{version}-{gpu}-{usage}"
+    if note := POLICIES[next(iter(engine.policies.values()))].note:
+        st.caption(note)
     st.button("Add this engine", on_click=_add, args=(Variant(name),))
     st.text_area(
         "Or paste its command", key="new.command", placeholder="vllm serve MODEL --max-num-seqs 64"
@@ -238,6 +243,9 @@ def _adding() -> None:
 def _add_command(name: str) -> None:
     """The engine chosen, with the limits of the command pasted."""
     state = st.session_state
+    if not name.startswith("vllm-"):
+        state["new.said"] = "A vllm serve command is vLLM's: choose a version of it."
+        return
     try:
         limits, scheduling, unknown = engines.parse_serve(state["new.command"])
         variant = engines.with_scheduling(name, scheduling)

@@ -24,6 +24,13 @@ LINKS = {
     "&prefix_tokens=512&rate=40&num_gpu_blocks=2000&baseline=0",
     "Why vLLM plans a step ahead: 2 ms of host work": "v=vllm_v1:async_scheduling=0&v=vllm_v1"
     "&host_ms=2&rate=30&baseline=0",
+    # Bursts over sixteen long prefixes, of which the pool holds half: fcfs computes again what lpm
+    # finds in the cache.
+    "Same engine, two versions": "v=sglang-0.5.18-h100-api&v=sglang-0.4.0-h100-api&arrivals=gamma"
+    "&burstiness=0.05&rate=24&prefixes=16&prefix_tokens=2048&prompt=uniform:2112:2560"
+    "&num_gpu_blocks=1500&baseline=0",
+    "vLLM against SGLang": "v=vllm-0.33.0-h100-api&v=sglang-0.5.18-h100-api"
+    "&v=sglang-0.5.18-h100-api:enable_mixed_chunk=1&baseline=0",
     # Public reports, restated in our terms, of the synchronous scheduler.
     "One stream against two cold 72k prompts": _report(
         "0:16:500;116.7:72000:8;116.7:72000:8",

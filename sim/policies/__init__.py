@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numba
+import numpy as np
 
 from ..jit import jit
 from ..state import LIMITS, STATE, Limits, State
@@ -27,6 +28,10 @@ class Policy(NamedTuple):
     queues_blanks: bool = False  # whether freed blocks of no known content wait for their turn
     margin: float = 0.0  # share of the pool that admission always leaves free
     ranks: str | None = None  # what its line is ordered by: a column of the workload
+    radix: bool = False  # whether its prefix cache is a tree
+    starts: Callable[[Limits], Limits] = lambda limits: limits  # what the engine makes of its flags
+    # (prompt, limit, limits) -> (n,) why each is refused, and (n,) what its limit is cut to
+    door: Callable[[np.ndarray, np.ndarray, Limits], tuple[np.ndarray, np.ndarray]] | None = None
     note: str = ""  # how the program that it stands for differs
 
 
@@ -56,9 +61,10 @@ def policy(label: str, *keeps: str, **properties: Any):
 
 def in_force(policy: str, limits: Limits) -> Limits:
     """The limits as the policy has them: those that it does not keep are off."""
-    kept = POLICIES[policy].keeps
-    return limits._replace(**{name: off for name, off in OFF.items() if name not in kept})
+    p = POLICIES[policy]
+    off = {name: value for name, value in OFF.items() if name not in p.keeps}
+    return limits._replace(**off)
 
 
 # A policy registers itself when its file is read.
-from . import module08, papers, vllm, vllm_v0  # noqa: E402, F401
+from . import module08, papers, sglang, vllm, vllm_v0  # noqa: E402, F401
