@@ -653,3 +653,9 @@ def test_a_roofline_in_the_address_sets_its_controls():
     assert board.at.selectbox(key="cost.device").value == "h100-pcie"
     assert board.at.selectbox(key="cost.llm").value == "qwen3-8b"
     assert "roofline/h100-pcie/qwen3-8b/tp=2" in board.at.query_params["cost"]
+
+
+def test_steps_beyond_what_was_measured_are_said():
+    cost = "calibrated/step_ms=5/prefill_ms=0.02/prefill_max=100"
+    said = [w.value for w in Dashboard(cost=cost, v="continuous", **SHORT).at.warning]
+    assert any("beyond what was measured: prefill" in text for text in said)

@@ -96,6 +96,12 @@ def _loads(link: str, trace: str, _scenario, _workload) -> dict[str, float]:
 
 def load(runs: Sequence[Run], scenario: Scenario) -> None:
     """How much of what each variant can serve is asked of it; on request, how sure that is."""
+    for run, variant in zip(runs, scenario.variants, strict=True):
+        tops = scenario.model_of(variant).ranges
+        beyond = [f"{n} {run.steps[n].max():,} over {top:,.0f}" for n, top in tops.items()
+                  if run.steps[n].max() > top]  # fmt: skip
+        if beyond:
+            st.warning(f"{plain(run.label)}: steps beyond what was measured: {', '.join(beyond)}.")
     workload = draw(scenario.traffic, controls.trace())
     loads = _loads(scenario.link(), scenario.traffic.trace, scenario, workload)
     if any(math.isnan(rho) for rho in loads.values()):
