@@ -87,11 +87,9 @@ def page(view: View, path: Path, step: Step) -> None:
 @file("Charts, 16:9", "slotscope-charts.zip", "application/zip")
 def pictures(view: View, path: Path, step: Step) -> None:
     """Every chart and the timeline as PNG, SVG and PDF, for light and for dark slides."""
-    wanted = [("timeline", None, False)]
-    for shown in drawings.SHOWN:
-        wanted += [
-            (f"{shown.metric}-{form}", shown, form == "cdf") for form in ("histogram", "cdf")
-        ]
+    wanted: list[tuple] = [("timeline", None, False)]
+    for shown, form in product(drawings.SHOWN, FORMS):
+        wanted.append((f"{shown.metric}-{form}", shown, form == "cdf"))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
         for k, (ground, (name, shown, cumulative)) in enumerate(product(GROUNDS, wanted)):
             step(k / len(GROUNDS) / len(wanted), f"Drawing {name}, {ground}")
