@@ -194,7 +194,8 @@ def exported(page: Page, where: Locator, *names: str) -> list[bytes]:
 def read_csv(content: bytes) -> pd.DataFrame:
     """The rows under the line that says where they come from."""
     assert re.match(
-        rb"# slotscope \S+ . seed \d+ . http://127", content.replace("·".encode(), b".")
+        rb"# slotscope \S+ . [0-9-]{10} . seed \d+ . http://127",
+        content.replace("·".encode(), b"."),
     )
     return pd.read_csv(io.BytesIO(content), comment="#")
 
