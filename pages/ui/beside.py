@@ -14,7 +14,7 @@ from sim.scenario import Scenario
 from sim.table import requests_table
 
 from . import charts, tables
-from .export import export
+from .export import export_chart
 from .palette import variant_colours
 from .text import dark, plain
 
@@ -81,7 +81,7 @@ def _overlay(measured: Measured, runs: Sequence[Run], scenario: Scenario) -> Non
         points = _points(every)
         chart = charts.by_arrival(points, colours)
         st.altair_chart(chart, key="by-arrival", alt="TTFT by arrival, measured and simulated")
-        export("ttft-by-arrival", scenario, lambda: points, chart, "TTFT by arrival, ms", dark())
+        export_chart("ttft-by-arrival", scenario, lambda: points, chart, "TTFT by arrival, ms")
 
 
 def _cdf(name, of, every, scenario, colours) -> None:
@@ -115,7 +115,7 @@ def _cdf(name, of, every, scenario, colours) -> None:
     )
     st.altair_chart(chart, key=f"over-{name}", alt=f"{metric.label}, measured and simulated")
     title = f"{metric.label}, measured and simulated, ms"
-    export(f"measured-{name}", scenario, lambda: bins, chart, title, dark())
+    export_chart(f"measured-{name}", scenario, lambda: bins, chart, title)
 
 
 def _points(every: dict[str, Run]) -> pd.DataFrame:

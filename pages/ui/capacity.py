@@ -20,9 +20,9 @@ from sim.workload import Workload
 from . import controls as sidebar
 from . import curves as charts
 from . import searches, share, tables
-from .compare import dark, plain
-from .export import export
+from .export import export, export_chart
 from .palette import variant_colours
+from .text import dark, plain
 
 AT_ONCE = 4_000_000  # requests that a sweep may serve without being asked: some seconds
 GLANCE = 0.4  # seconds that a page waits for a job before it shows how far it is
@@ -348,7 +348,7 @@ def _lines(asked: Asked, table: pd.DataFrame, frame: pd.DataFrame, colours: dict
     _key({name: charts.BINDS[name][dark()] for name in present})
     chart = charts.strip(cells, axis=axis, axis_title=_title(axis), dark=dark(), log_x=log_x)
     st.altair_chart(chart, alt=f"Which limit binds along {axis}", key="strip")
-    _files(asked, "binds", chart, "Which limit binds", lambda: cells)
+    export_chart("binds", asked.sweep, lambda: cells, chart, "Which limit binds")
 
 
 def _limit(asked: Asked, axis: str, name: str, limit: str | None) -> float | None:
@@ -434,12 +434,7 @@ def _chart(asked: Asked, name: str, chart, title: str, table) -> None:
     """A chart whose points can be picked, with its files."""
     key = f"sweep chart {name}"
     st.altair_chart(chart, key=key, alt=title, on_select=lambda: _pick(key))
-    _files(asked, f"{name}-{asked.sweep.name}", chart, title, table)
-
-
-def _files(asked: Asked, name: str, chart, title: str, table) -> None:
-    said, ground = stamp(asked.sweep, share.host()), dark()
-    export(name, asked.sweep, table, lambda: charts.slide(chart, title, said, ground))
+    export_chart(f"{name}-{asked.sweep.name}", asked.sweep, table, chart, title)
 
 
 def _pick(key: str) -> None:

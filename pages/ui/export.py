@@ -8,12 +8,14 @@ import streamlit as st
 from sim.run import Run
 from sim.scenario import Scenario
 from sim.sweep import Sweep
-from sim.table import csv, parquet, snippet
+from sim.table import csv, parquet, snippet, stamp
 
 from . import share
+from .charts import slide
 from .draw import TYPES, picture
 from .files import FILES, View
 from .jobs import Job
+from .text import dark
 from .timeline import opening_window
 
 PARQUET = "application/vnd.apache.parquet"
@@ -33,6 +35,14 @@ def export(
                 _button(f"{name}.{kind}", lambda k=kind: picture(drawing(), k), mime)
         _button(f"{name}.csv", lambda: csv(table(), scenario, host).encode(), "text/csv")
         _button(f"{name}.parquet", lambda: parquet(table(), scenario, host), PARQUET)
+
+
+def export_chart(
+    name: str, scenario: Scenario | Sweep, table: Callable[[], pd.DataFrame], chart, title: str
+) -> None:
+    """The same of a chart that the page shows, and of its table."""
+    said, ground = stamp(scenario, share.host()), dark()
+    export(name, scenario, table, lambda: slide(chart, title, said, ground))
 
 
 def _button(file: str, make: Callable[[], bytes], mime: str) -> None:
