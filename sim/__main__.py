@@ -1,4 +1,4 @@
-"""python -m sim compare | golden | warm"""
+"""python -m sim compare | why | golden | warm"""
 
 import argparse
 import json
@@ -13,6 +13,8 @@ from .parameter import ScenarioError
 from .run import compare
 from .scenario import PARAMETERS, TEXTS, Scenario
 from .table import as_dict, as_text, write_csv
+from .why import DECODING, MEASURES, TTFT, advice, total, why_variant, worst
+from .why import as_text as split_text
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,6 +27,24 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
 
     c = commands.add_parser("compare", help="the same requests under several policies")
+    _scenario_options(c)
+    c.add_argument("--json", action="store_true", help="for machines")
+    c.add_argument("--csv", metavar="DIR", help="write requests, steps and segments there too")
+
+    w = commands.add_parser("why", help="a request's TTFT and decode time, split into causes")
+    _scenario_options(w)
+    which = w.add_mutually_exclusive_group(required=True)
+    which.add_argument("--request", metavar="N", help="the request of that number")
+    which.add_argument("--worst", choices=MEASURES, help="the worst one of the baseline's")
+
+    g = commands.add_parser("golden", help="replay recordings, and say where we differ")
+    g.add_argument("path", metavar="FILE|DIR", type=Path)
+
+    commands.add_parser("warm", help="compile, so that nobody waits for it later")
+    return top
+
+
+def _scenario_options(c: argparse.ArgumentParser) -> None:
     c.add_argument("--scenario", metavar="FILE", help="a scenario as JSON, as the page saves it")
     c.add_argument("--url", help="the page's address")
     c.add_argument("--policies", metavar="P,P", help="e.g. static,continuous,chunked:chunk=128")
@@ -36,14 +56,6 @@ def parser() -> argparse.ArgumentParser:
         c.add_argument(f"--{name}", metavar="LENGTHS", help="e.g. lognormal:700:0.9:64:4096")
     for name, p in PARAMETERS.items():
         c.add_argument(f"--{name.replace('_', '-')}", metavar="N", help=f"{p.label} ({p.span})")
-    c.add_argument("--json", action="store_true", help="for machines")
-    c.add_argument("--csv", metavar="DIR", help="write requests, steps and segments there too")
-
-    g = commands.add_parser("golden", help="replay recordings, and say where we differ")
-    g.add_argument("path", metavar="FILE|DIR", type=Path)
-
-    commands.add_parser("warm", help="compile, so that nobody waits for it later")
-    return top
 
 
 def asked(args: argparse.Namespace) -> tuple[Scenario, bytes | None]:
@@ -78,6 +90,36 @@ def run_compare(args: argparse.Namespace) -> int:
         write_csv(Path(args.csv), runs, scenario)
     print(json.dumps(as_dict(runs, scenario), indent=1) if args.json else as_text(runs, scenario))
     return 0
+
+
+def run_why(args: argparse.Namespace) -> int:
+    scenario, content = asked(args)
+    trace = traces.read(content, args.trace)[1] if content is not None else None
+    runs = compare(scenario, trace)
+    if args.worst:
+        found = worst(runs[scenario.baseline], args.worst)
+        if not len(found):
+            raise ScenarioError(f"worst {args.worst}: no request has one: choose another measure")
+        i = int(found[0])
+    else:
+        i = request_number(args.request, len(runs[0].requests))
+    pairs = zip(runs, scenario.variants, strict=True)
+    splits = [why_variant(run, scenario, variant) for run, variant in pairs]
+    print("\n\n".join(split_text(split, i) for split in splits))
+    print()
+    for split, variant in zip(splits, scenario.variants, strict=True):
+        for half in (TTFT, DECODING):
+            print(f"{split.run.label}: {advice(total(split, half, 0.95), variant.policy)}")
+    return 0
+
+
+def request_number(text: str, requests: int) -> int:
+    """ScenarioError unless it is the number of a request."""
+    if not (text.isdecimal() and len(text) < 10 and int(text) < requests):
+        raise ScenarioError(
+            f"request {text[:40]!r} is none of this run: give 0 to {requests - 1:,}"
+        )
+    return int(text)
 
 
 def run_golden(args: argparse.Namespace) -> int:

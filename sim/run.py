@@ -1,7 +1,7 @@
 """What happened. A Run is columns; where they came from, simulator or device, is only a label."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from .state import (
     BLOCKS,
     BUDGET,
     DECODE,
+    GRANT,
     REFUSALS,
     REQUEST,
     SEATS,
@@ -38,7 +39,7 @@ TICK = np.dtype([("t0", "f8"), ("ms", "f8"), ("repeats", "i8"), ("tokens", "i8")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Times in ms. Tables are structured arrays: sim.state has REQUEST, STEP, SEGMENT and GAP.
+    """Times in ms. Tables are structured arrays: sim.state has REQUEST, STEP, SEGMENT, GAP, GRANT.
 
     A request that was turned away at the door has no times; `refused` says why.
     """
@@ -53,6 +54,8 @@ class Run:
     steps: np.ndarray  # (events,) STEP, by time
     segments: np.ndarray  # (k,) SEGMENT, by event; what ends within one is in no order
     gaps: np.ndarray  # (g,) GAP: tokens that came late for a preemption
+    # (m,) GRANT: prompt tokens, step by step; by when they ended
+    grants: np.ndarray = field(default_factory=lambda: np.empty(0, GRANT))
 
     @property
     def served(self) -> np.ndarray:
@@ -184,8 +187,12 @@ def serve(
     requests["refused"] = refused
     segments = s.segments[: s.n.segments].view(np.ndarray)
     gaps = s.gaps[: s.n.gaps].view(np.ndarray)
+    grants = s.grants[: s.n.grants].view(np.ndarray)
+    steps = s.steps[: s.n.steps].view(np.ndarray)
     if len(inside) < len(workload):
-        segments["request"], gaps["request"] = inside[segments["request"]], inside[gaps["request"]]
+        for table in (segments, gaps, grants):
+            table["request"] = inside[table["request"]]
+        steps["head"] = np.where(steps["head"] < 0, -1, inside[steps["head"]])
     return Run(
         label or POLICIES[policy].label,
         "simulated",
@@ -194,9 +201,10 @@ def serve(
         limits.block_size,
         float(np.nanmax(requests["finish"], initial=0.0)),
         requests,
-        s.steps[: s.n.steps].view(np.ndarray),
+        steps,
         segments,
         gaps,
+        grants,
     )
 
 

@@ -65,6 +65,8 @@ REQUEST = np.dtype(
         ("preemptions", "i4"),
         ("recomputed", "i4"),  # tokens
         ("refused", "i4"),
+        ("granted", "i4"),  # prompt tokens a step since the row `granted_at`, not yet on record
+        ("granted_at", "i4"),
     ],
     align=True,
 )
@@ -92,11 +94,15 @@ STEP = np.dtype(
         ("pad_prefill", "i4"),  # charged as prefill, useful to nobody
         ("pad_decodes", "i4"),
         ("stop", "i4"),
+        ("head", "i4"),  # of the waiting line while the step runs; -1: nobody waits
         ("free", "i4"),  # KV blocks, once the step is planned
         ("kv", "i8"),  # tokens whose KV is there, before the step
     ],
     align=True,
 )
+
+# Prompt tokens of a request in each step of the rows [step0, step1).
+GRANT = np.dtype([("request", "i4"), ("tokens", "i4"), ("step0", "i4"), ("step1", "i4")])
 
 # The gap before a token that came late, because its request had been preempted.
 GAP = np.dtype([("t", "f8"), ("ms", "f8"), ("request", "i8")])
@@ -133,6 +139,7 @@ COUNTERS = np.dtype(
         ("steps", "i8"),  # rows written
         ("segments", "i8"),
         ("gaps", "i8"),
+        ("grants", "i8"),
         # KV memory
         ("block", "i8"),  # tokens of a block; 0: decodes take no pages
         ("free", "i8"),  # blocks that nobody uses
@@ -207,6 +214,7 @@ class State(NamedTuple):
     steps: np.ndarray  # STEP, what happened
     segments: np.ndarray  # SEGMENT, who held which seat
     gaps: np.ndarray  # GAP
+    grants: np.ndarray  # GRANT
     n: np.record  # COUNTERS
 
 
@@ -277,6 +285,7 @@ def new_state(
         np.empty(2 * rows + 64, STEP).view(np.recarray),
         np.empty(3 * rows + 12 * seats, SEGMENT).view(np.recarray),
         np.empty(2 * seats, GAP).view(np.recarray),
+        np.empty(2 * rows + 8 * seats, GRANT).view(np.recarray),
         counters[0],
     )
 
@@ -289,7 +298,12 @@ def enlarged(s: State) -> State:
         more[: len(rows)] = rows
         return more.view(np.recarray)
 
-    return s._replace(steps=twice(s.steps), segments=twice(s.segments), gaps=twice(s.gaps))
+    return s._replace(
+        steps=twice(s.steps),
+        segments=twice(s.segments),
+        gaps=twice(s.gaps),
+        grants=twice(s.grants),
+    )
 
 
 LIMITS = numba.typeof(Limits())
