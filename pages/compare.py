@@ -2,13 +2,17 @@
 
 import streamlit as st
 
-from pages.ui import compare
+from pages.ui import compare, differ, why
 
 scenario, runs = compare.runs()
-compare.verdict(runs, scenario)
-compare.headline(runs, scenario)
+shown = compare.brushed(runs)
+compare.verdict(shown, scenario)
+compare.headline(shown, scenario)
+differ.real(scenario)
 compare.timeline(runs, scenario)
-compare.distributions(runs, scenario)
-compare.figures(runs, scenario)
+why.totals(runs, shown, scenario, compare.dark())
+differ.section(runs, shown, scenario)
+compare.distributions(shown, scenario)
+compare.figures(shown, scenario)
 compare.definitions()
 st.caption(compare.provenance(scenario, runs))

@@ -56,6 +56,13 @@ class Run:
     gaps: np.ndarray  # (g,) GAP: tokens that came late for a preemption
     # (m,) GRANT: prompt tokens, step by step; by when they ended
     grants: np.ndarray = field(default_factory=lambda: np.empty(0, GRANT))
+    ids: np.ndarray | None = None  # of the requests, where they are not all of them
+    begin: float = 0.0  # ms, from when on figures a second count
+
+    @property
+    def lasted(self) -> float:
+        """ms from its begin to the last release."""
+        return self.total - self.begin
 
     @property
     def served(self) -> np.ndarray:

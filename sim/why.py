@@ -431,6 +431,10 @@ def total(split: Why, half: int, q: float, ids: np.ndarray | None = None) -> Tot
 TOGETHER = {AHEAD_KV: KV, AHEAD_TOKENS: TOKENS, RECOMPUTED: AGAIN}
 
 
+# Of TTFT, no schedule takes away what prompts cost together: what one gains, another loses.
+OF_TTFT = {PROMPTS: "prompts compete for the device; only less prompt work, or a faster one, helps"}
+
+
 def advice(t: Total, policy: str) -> str:
     """'62 % of TTFT p95 is waiting for a seat: raise max_num_seqs before touching …'."""
     if t.parts.sum() <= 0:
@@ -442,6 +446,8 @@ def advice(t: Total, policy: str) -> str:
     k = int(sums.argmax())
     keeps = (*POLICIES[policy].keeps, "")
     said = next((text for limit, text in PARTS[k].advice if limit in keeps), "")
+    if t.name == "TTFT":
+        said = OF_TTFT.get(k, said)
     label = "preempted and computed again" if k == AGAIN else PARTS[k].label
     what = f"{t.name} p{100 * t.q:g} ({duration(t.at)})"
     return f"{sums[k]:.0f} % of {what} is {label}{f': {said}' if said else ''}."

@@ -231,4 +231,4 @@ def test_in_words(opening):
     r = runs[2].requests[i]
     assert f"request {i}, prompt {r['prompt']:,}" in text
     assert f"{'together':<34}{r['first'] - r['arrival']:>14,.3f}" in text
-    assert "waiting for a seat" in text
+    assert "its own tokens" in text

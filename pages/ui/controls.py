@@ -1,5 +1,6 @@
 """The scenario in the sidebar, bound both ways to the address."""
 
+import re
 from collections.abc import Iterable
 
 import streamlit as st
@@ -59,6 +60,11 @@ def scenario() -> tuple[Scenario, list[str]]:
 def trace() -> traces.Workload | None:
     """The content of the file that the traffic names, if this session has it."""
     return st.session_state.get("files", {}).get(st.session_state.get("trace"))
+
+
+def plain(text: str) -> str:
+    """Markdown that shows `text` as it is: an address may hold anything."""
+    return re.sub(r"([^A-Za-z0-9\s])", r"\\\1", text, flags=re.ASCII)
 
 
 def _load(scenario: Scenario) -> None:

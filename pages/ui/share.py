@@ -55,6 +55,30 @@ def pick(request: int | None) -> None:
     st.session_state.address = address()
 
 
+def window() -> tuple[float, float] | None:
+    """The window of arrivals, ms, that the address names, if it names one."""
+    first, _, last = st.query_params.get("window", "").partition(":")
+    if not (first.isdecimal() and last.isdecimal() and len(first + last) < 24):
+        return None
+    return (float(first), float(last)) if int(first) < int(last) else None
+
+
+def problem_of_window() -> list[str]:
+    """What is wrong with the window that the address names, if anything."""
+    text = st.query_params.get("window")
+    if text is None or window() is not None:
+        return []
+    return [f"window {text[:40]!r} is none: give two whole ms, such as 5000:9000"]
+
+
+def brush(window: dict | None) -> None:
+    if window:
+        st.query_params["window"] = f"{round(window['t0'])}:{round(window['t1'])}"
+    else:
+        st.query_params.pop("window", None)
+    st.session_state.address = address()
+
+
 def host() -> str:
     """Scheme and host of the page, for a link that leaves it."""
     return "/".join((st.context.url or "").split("/")[:3])

@@ -128,18 +128,32 @@ def _unused(run: Run) -> str:
     return f" {taken} of {run.seats} seats ever taken." if taken < run.seats else ""
 
 
-def timeline(packed: bytes, alt: str, picked: int | None):
-    """Mount it. The result has `pick` (a request's id), `chart` ({t0, t1}, ms) and `failed`.
+_remote = v2.component("timeline_remote", html="<div></div>\n", js=(HERE / "remote.js").read_text())
 
-    `picked` is the request lit at first; after that the canvas keeps it, so that a click does not
-    send the whole block again.
+
+def remote(order: dict | None) -> None:
+    """Tell the timeline to go somewhere, without sending it its data again.
+
+    order: {serial, picked, t0, t1}; a serial that was obeyed already is not obeyed again.
     """
-    first = json.dumps({"picked": -1 if picked is None else picked, "alt": alt}).encode()
+    _remote(key="timeline-remote", data=order or {}, height=1)
+
+
+def timeline(packed: bytes, alt: str, picked: int | None, brush: tuple[float, float] | None = None):
+    """Mount it. The result has `pick` (a request's id), `chart` and `brush` ({t0, t1}, ms; the
+    latter {} for no brush) and `failed`.
+
+    `picked` is the request lit and `brush` the window marked at first; after that the canvas keeps
+    both, so that a click does not send the whole block again.
+    """
+    at_first = {"picked": -1 if picked is None else picked, "alt": alt, "brush": brush}
+    first = json.dumps(at_first).encode()
     return _mount(
         key="timeline",
         data=len(first).to_bytes(4, "little") + first + packed,
         height="content",
         on_pick_change=lambda: None,
         on_chart_change=lambda: None,
+        on_brush_change=lambda: None,
         on_failed_change=lambda: None,
     )
