@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.ui import compare, differ, why
+from pages.ui import compare, differ, out, why
 
 scenario, runs = compare.runs()
 shown = compare.brushed(runs)
@@ -14,5 +14,6 @@ why.totals(runs, shown, scenario, compare.dark())
 differ.section(runs, shown, scenario)
 compare.distributions(shown, scenario)
 compare.figures(shown, scenario)
+out.files(runs, scenario)
 compare.definitions()
 st.caption(compare.provenance(scenario, runs))

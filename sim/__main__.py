@@ -9,6 +9,7 @@ from typing import NoReturn
 from . import traces
 from .golden import replay_all
 from .jit import drop_stale
+from .out import write_parquet, write_trace
 from .parameter import ScenarioError
 from .run import compare
 from .scenario import PARAMETERS, TEXTS, Scenario
@@ -30,6 +31,8 @@ def parser() -> argparse.ArgumentParser:
     _scenario_options(c)
     c.add_argument("--json", action="store_true", help="for machines")
     c.add_argument("--csv", metavar="DIR", help="write requests, steps and segments there too")
+    c.add_argument("--parquet", metavar="DIR", help="the same as parquet, and prompts step by step")
+    c.add_argument("--perfetto", metavar="FILE", help="the runs as a trace for ui.perfetto.dev")
 
     w = commands.add_parser("why", help="a request's TTFT and decode time, split into causes")
     _scenario_options(w)
@@ -88,6 +91,10 @@ def run_compare(args: argparse.Namespace) -> int:
     runs = compare(scenario, trace)
     if args.csv:
         write_csv(Path(args.csv), runs, scenario)
+    if args.parquet:
+        write_parquet(Path(args.parquet), runs, scenario)
+    if args.perfetto:
+        write_trace(Path(args.perfetto), runs, scenario)
     print(json.dumps(as_dict(runs, scenario), indent=1) if args.json else as_text(runs, scenario))
     return 0
 
