@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.ui import controls
+from pages.ui import controls, share
 
 # Drawn here: an icon by name would be fetched from elsewhere.
 ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
@@ -11,8 +11,14 @@ ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
 
 st.set_page_config(page_title="Slotscope", page_icon=ICON, layout="wide")
 page = st.navigation(
-    [st.Page("pages/compare.py", title="Compare", icon=":material/compare_arrows:", default=True)]
+    [
+        st.Page(
+            "pages/compare.py", title="Compare", icon=":material/compare_arrows:", default=True
+        ),
+        st.Page("pages/live.py", title="Live", icon=":material/play_circle:"),
+    ]
 )
+share.come_along(page.url_path)
 controls.presets()
 st.session_state.scenario, st.session_state.notices = controls.scenario()
 page.run()

@@ -15,11 +15,11 @@ from .costs import COST, COSTS
 from .engine import DONE, FULL, PAUSED, STUCK, commit, idles, is_full, open_step
 from .jit import jit
 from .parameter import ScenarioError
-from .policies import PLAN, POLICIES
+from .policies import PLAN, POLICIES, in_force
 from .run import Run, _requests, _stuck, door, opened, pool
 from .scenario import LIMITS as LIMIT_PARAMETERS
 from .scenario import TRAFFIC, Scenario, Variant
-from .state import ADMITTED, HELD, LIMITS, SEGMENT, STATE, STOPS, enlarged
+from .state import ADMITTED, DECODE, HELD, LIMITS, SEGMENT, STATE, STOPS, enlarged
 from .traffic import LONGEST
 from .workload import Workload, draw
 
@@ -182,28 +182,20 @@ def _with(work: Workload, t: float, prompt: int, output: int, priority: int) -> 
     )
 )
 def advance(plan, cost, coef, s, lim, until):
-    """Take every step that begins before `until` ms. Returns as `simulate`; PAUSED: it got there.
-
-    Where nobody is there, time goes on to `until` and no further.
-    """
+    """Take every step that begins before `until` ms. Returns as `simulate`; PAUSED: done so."""
     n = s.n
     while n.now < until:
         if n.finished == len(s.requests):
             return DONE
         if is_full(s):
             return FULL
-        if n.running + n.waiting == 0 and n.arrived < n.sendable:
-            arrival = s.requests[n.arrived].arrival
-            if arrival > n.now:
-                n.now = min(arrival, until)
-                continue
         open_step(s)
         plan(s, lim)
         ms = cost(n, coef)
         if n.prefill + n.decodes > 0:
-            left = (until - n.now) / ms if ms > 0.0 else 1.0
+            left = (until - n.now) / (ms + n.host) if ms > 0.0 else 1.0
             commit(s, ms, min(n.most, max(1, int(min(left, 1e9)))))
-        elif not idles(s, ms):
+        elif not idles(s, ms, True):
             return STUCK
     return PAUSED
 
@@ -214,10 +206,13 @@ class Lane:
     def __init__(self, scenario: Scenario, k: int, actions: Sequence[Action], work: Workload):
         variant = scenario.variants[k]
         self.label, self.policy, self.work = variant.label, variant.policy, work
-        self.limits, self.coef = scenario.limits_of(variant), np.array(scenario.cost_of(variant))
+        self.limits = in_force(self.policy, scenario.limits_of(variant))
+        self.coef = np.array(scenario.cost_of(variant))
         self.refused = door(work, self.policy, self.limits)
         self.inside = np.flatnonzero(self.refused == ADMITTED)
-        self.state = opened(work.rows(self.inside), self.policy, self.limits)
+        self.state = opened(
+            work.rows(self.inside), self.policy, self.limits, scenario.host_of(variant)
+        )
         self.changes = [
             a
             for a in actions
@@ -261,6 +256,8 @@ class Lane:
         arrived[self.inside[: n.arrived]] = True
         for name in ("start", "first", "last", "finish"):
             requests[name][arrived & np.isnan(requests[name])] = np.inf
+        finish = requests["finish"][arrived]
+        total = float(finish.max() if self.done and len(finish) else n.now)
         segments = np.concatenate([s.segments[: n.segments].view(np.ndarray), self._open()])
         steps, grants = (
             t.view(np.ndarray).copy() for t in (s.steps[: n.steps], s.grants[: n.grants])
@@ -272,7 +269,7 @@ class Lane:
             steps["head"] = np.where(steps["head"] < 0, -1, self.inside[steps["head"]])
         return Run(
             self.label, "simulated", self.limits.max_num_seqs, pool(self.policy, self.limits),
-            self.limits.block_size, float(n.now), requests, steps, segments, gaps, grants,
+            self.limits.block_size, total, requests, steps, segments, gaps, grants,
         )  # fmt: skip
 
     def _open(self) -> np.ndarray:
@@ -281,7 +278,7 @@ class Lane:
         for i in s.seats[s.seats >= 0].tolist():
             r = s.requests[i]
             if r.since < s.n.now:
-                rows.append((r.since, s.n.now, i, 0, r.seat, r.phase))
+                rows.append((r.since, s.n.now, i, int(r.phase == DECODE), r.seat, r.phase))
         return np.array(rows, SEGMENT)
 
     def now(self) -> dict:
@@ -303,6 +300,12 @@ class Lane:
             "head": int(self.inside[step.head]) if step.head >= 0 else -1,
             "stop": STOPS[step.stop],
         }
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """KV blocks held, and how many there are; 0: not accounted."""
+        whole = pool(self.policy, self.limits)
+        return (whole - int(self.state.n.free), whole) if whole else (0, 0)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -356,5 +359,5 @@ class Session:
     def finish(self) -> list[Run]:
         """All the way. Returns the runs."""
         self.advance(np.inf)
-        self.t = max(float(lane.state.n.now) for lane in self.lanes)
+        self.t = max(float(lane.state.n.until) for lane in self.lanes)
         return [lane.run() for lane in self.lanes]

@@ -92,7 +92,7 @@ HOST = {
 }
 PARAMETERS = TRAFFIC | LIMITS | COSTING | HOST | SLO
 CHANGEABLE = LIMITS | COSTING | HOST  # what a variant may have of its own
-PAGE = ("request", "window")  # what else a page's address holds
+PAGE = ("request", "window", "live")  # what else a page's address holds
 TEXTS = ("arrivals", "trace", "list", "prompt", "output")
 
 

@@ -65,7 +65,7 @@ SMALLER = (
     ("", "prompts in chunks would even it out, only less prompt work shortens it"),
 )
 PARTS = (
-    Part("step", "the step in progress", "It came while a step ran.", ()),
+    Part("step", "the step in progress", "It came while a step ran, or the scheduler napped.", ()),
     Part("seat", "waiting for a seat", "Every seat was taken.", MORE_SEATS),
     Part(
         "batch",
@@ -134,6 +134,7 @@ SPAN = np.dtype(
         ("row0", "i8"),
         ("row1", "i8"),
         ("arrival", "f8"),
+        ("idle", "f8"),  # ms of it that no step took
         ("kv", "i8"),  # of the request, at the span's begin
         ("grant", "i8"),  # where its grants begin
     ],
@@ -183,12 +184,22 @@ def _share(cost, coef, n, row, times, span, own, kv, out):
     n.kv = row.kv
     n.decodes, n.pad_decodes = row.decodes, row.pad_decodes
     with_decodes = cost(n, coef) if row.decodes + row.pad_decodes > 0 else with_own
-    out[OVERHEAD] += overhead * times
+    n.prefill, n.pad_prefill = row.prefill, row.pad_prefill
+    whole = cost(n, coef)
+    out[OVERHEAD] += (overhead + row.ms - whole) * times  # what is no cost of tokens: the host's
     out[RECOMPUTED if span.kind == RECOMPUTE else OWN] += (with_own - overhead) * times
     out[DECODES] += (with_decodes - with_own) * times
-    prompts = (row.ms - with_decodes) * times
+    prompts = (whole - with_decodes) * times
     out[PROMPTS] += prompts
     return prompts
+
+
+@jit()
+def _idle(kind):
+    """The part that time between steps goes to: a queue of two has the scheduler nap."""
+    if kind == WAITING:
+        return ARRIVING
+    return AGAIN if kind == PREEMPTED else OVERHEAD
 
 
 @jit()
@@ -215,6 +226,8 @@ def _split(cost, coef, n, steps, times, grants, spans, out, prompts):
     for k in range(len(spans)):
         span = spans[k]
         into, g, kv = out[span.into, span.half], span.grant, span.kv
+        if span.idle > 0.0:
+            into[_idle(span.kind)] += span.idle
         for at in range(span.row0, span.row1):
             row = steps[at]
             if span.kind == WAITING:
@@ -263,10 +276,11 @@ class Why:
 
     def _split(self, spans: np.ndarray, out: np.ndarray, prompts: np.ndarray) -> None:
         n = np.zeros(1, COUNTERS).view(np.recarray)[0]
-        steps = np.ascontiguousarray(self.run.steps)
+        tables = (np.ascontiguousarray(t) for t in (self.run.steps, self.grants, spans))
+        steps, grants, spans = (t.view(np.recarray) for t in tables)
         coef = np.array(self.coefficients, float)
         ms = COSTS[self.cost].ms
-        _split(ms, coef, n, steps, self.times, self.grants, spans, out, prompts)
+        _split(ms, coef, n, steps, self.times, grants, spans, out, prompts)
 
     def of(self, i: int) -> pd.DataFrame:
         """Request i: (part, ttft, decode) ms, what plays no part left out."""
@@ -356,12 +370,32 @@ def why_variant(run: Run, scenario: Scenario, variant: Variant) -> Why:
 def _times(run: Run) -> np.ndarray:
     """Each row's repeats, times what the sum of its rounded additions is to their product."""
     steps = run.steps
-    ends = np.append(steps["t0"][1:], run.total)
-    idle = ends - steps["t0"] > steps["ms"] * (steps["repeats"] + 1e-6) + 1e-9
-    finish = np.sort(run.served["finish"])  # nobody is there once the last of a row is released
-    ends[idle] = finish[np.searchsorted(finish, ends[idle]) - 1]
-    lasted = ends - steps["t0"]
-    return np.divide(lasted, steps["ms"], out=np.zeros(len(steps)), where=steps["ms"] > 0)
+    return np.divide(
+        _ends(run) - steps["t0"], steps["ms"], out=np.zeros(len(steps)), where=steps["ms"] > 0
+    )
+
+
+def _ends(run: Run) -> np.ndarray:
+    """When each row of steps was over, ms."""
+    steps = run.steps
+    ends, by_product = np.append(steps["t0"][1:], run.total), steps["ms"] * steps["repeats"]
+    by_product += steps["t0"]
+    known = np.sort(run.served["last"])  # a row that nobody follows ends with somebody's last token
+    last = known[np.maximum(0, np.searchsorted(known, by_product + 1e-6) - 1)]
+    last = np.where(abs(last - by_product) < 1e-6, last, by_product)
+    return np.where(abs(ends - by_product) < 1e-6, ends, last)
+
+
+def _idle_until(run: Run, t: np.ndarray) -> np.ndarray:
+    """ms before each of `t` in which no step ran, from the first step on."""
+    t0, ends = run.steps["t0"], _ends(run)
+    gaps = np.append(t0[1:], np.inf) - ends
+    gaps[gaps < 1e-6] = 0.0
+    before = np.searchsorted(t0, t, side="right") - 1
+    whole = np.append(0.0, gaps[:-1].cumsum())
+    row = np.maximum(before, 0)
+    inside = np.where(gaps[row] > 0, np.clip(t - ends[row], 0.0, gaps[row]), 0.0)
+    return np.where(before >= 0, whole[row] + inside, 0.0)
 
 
 def _waits(run: Run) -> np.ndarray:
@@ -373,6 +407,7 @@ def _waits(run: Run) -> np.ndarray:
     before = np.searchsorted(t0, spans["arrival"], side="right") - 1  # the step in progress then
     spans["row0"] = np.maximum(0, before)
     spans["row1"] = np.searchsorted(t0, r["start"][served])
+    spans["idle"] = _idle_until(run, r["start"][served]) - _idle_until(run, spans["arrival"])
     return spans
 
 
@@ -386,9 +421,12 @@ def _seated(run: Run) -> np.ndarray:
     spans["request"], spans["kind"] = segments["request"], segments["phase"]
     ends = segments["t1"].copy()
     lost = np.flatnonzero(segments["phase"] == PREEMPTED)
-    ends[lost] = segments["t0"][lost + 1]  # until it has a seat again
+    following = (lost + 1) % max(1, len(segments))  # until it has a seat again, unless it was done
+    again = segments["request"][following] == segments["request"][lost]
+    ends[lost] = np.where(again, segments["t0"][following], ends[lost])
     t0 = run.steps["t0"]
     spans["row0"], spans["row1"] = np.searchsorted(t0, segments["t0"]), np.searchsorted(t0, ends)
+    spans["idle"] = _idle_until(run, ends) - _idle_until(run, segments["t0"])
     # KV when it begins to decode: the prompt's, or all that was lost and came back.
     kept = np.zeros(len(run.requests), np.int64) + run.requests["prompt"]
     decodes = segments["phase"] == DECODE

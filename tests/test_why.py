@@ -83,7 +83,8 @@ def test_the_parts_add_up_to_what_was_measured(policy, case):
 @given(case=cases)
 @laws
 def test_a_request_waits_for_the_step_in_progress_once_and_otherwise_for_a_limit(policy, case):
-    whole = split(policy, case, num_gpu_blocks=12, block_size=8, max_model_len=80)
+    small = {"num_gpu_blocks": 12, "block_size": 8, "max_model_len": 80}
+    whole = split(policy, case, **small, async_scheduling=0)  # nobody naps
     longest = whole.run.steps["ms"].max()
     assert whole.parts[:, TTFT, ARRIVING].max() <= longest + 1e-9
     waits = whole.run.steps[whole.run.steps["head"] >= 0]

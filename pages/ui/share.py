@@ -26,6 +26,15 @@ def changed_address() -> dict[str, list[str]] | None:
     return {name: values for name, values in now.items() if name not in PAGE}
 
 
+def come_along(page: str) -> None:
+    """Whoever goes to another page and asks for nothing there takes the scenario along."""
+    state = st.session_state
+    if state.get("page", page) != page and not address() and "scenario" in state:
+        st.query_params.from_dict(state.scenario.to_query())
+        state.address = address()
+    state.page = page
+
+
 def write_address(scenario: Scenario) -> None:
     query = scenario.to_query() | {n: v for n, v in address().items() if n in PAGE}
     if query != address() or st.session_state.pop("came_by_link", False):
@@ -76,6 +85,15 @@ def brush(window: dict | None) -> None:
         st.query_params["window"] = f"{round(window['t0'])}:{round(window['t1'])}"
     else:
         st.query_params.pop("window", None)
+    st.session_state.address = address()
+
+
+def set_live(script: str) -> None:
+    """Have the address hold the script of a live session."""
+    if script:
+        st.query_params["live"] = script
+    else:
+        st.query_params.pop("live", None)
     st.session_state.address = address()
 
 

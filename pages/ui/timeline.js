@@ -580,6 +580,11 @@ function mount(parent) {
   // The whole run, and from there back to the window that the page opened on.
   ui.fit = () => {
     const { whole, window } = ui.data, all = ui.view.t0 === 0 && ui.view.t1 === whole;
+    if (ui.data.live) {  // follow it again
+      ui.show({ t0: window[0], t1: window[1] });
+      ui.touched = false;
+      return;
+    }
     ui.show(all ? { t0: window[0], t1: window[1] } : { t0: 0, t1: whole });
   };
   // About the pointer, as long as it is over the plot.
@@ -777,6 +782,7 @@ export default function component(component) {
     ui.data.variants.forEach(index);
     const { window, whole } = ui.data;
     ui.view = ui.touched && ui.view ? moved(ui.view, whole, {}) : { t0: window[0], t1: window[1] };
+    ui.root.classList.toggle("live", !!ui.data.live);
     if (ui.playhead != null) ui.playhead = Math.min(ui.playhead, whole);
     ui.hovered = null;
     ui.setBrush(ui.data.brush ? { t0: ui.data.brush[0], t1: ui.data.brush[1] } : null, false);

@@ -52,8 +52,12 @@ def opening_window(runs: Sequence[Run], baseline: int) -> tuple[float, float]:
     return start, start + LEGIBLE / 2
 
 
-def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
-    """Little-endian: u4 length of a JSON header, the header, then its columns, each 8-aligned."""
+def pack(runs: Sequence[Run], scenario: Scenario, live: tuple[float, float] | None = None) -> bytes:
+    """Little-endian: u4 length of a JSON header, the header, then its columns, each 8-aligned.
+
+    live: of runs that go on, the window (ms) that the timeline follows.
+    """
+    seats = [run.seats if live else _taken(run) for run in runs]
     first = runs[0].requests
     columns = {
         "all.arrival": first["arrival"],
@@ -66,7 +70,7 @@ def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
         lost, back = again(run)
         if run.blocks:
             columns |= {f"{k}.stepFree": steps["free"], f"{k}.stepKv": steps["kv"].astype(float)}
-        offset = np.searchsorted(segments["seat"], np.arange(_taken(run) + 1))
+        offset = np.searchsorted(segments["seat"], np.arange(seats[k] + 1))
         columns |= {
             f"{k}.{name}": segments[name] for name in ("t0", "t1", "request", "tokens", "phase")
         }
@@ -99,23 +103,28 @@ def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
             "variants": [
                 {
                     "label": run.label,
-                    "seats": _taken(run),
+                    "seats": seats[k],
                     "total": run.total,
                     "blocks": run.blocks,
                     "blockSize": run.block_size,
-                    "note": f"{why_waited(run)} {lost_and_refused(run)}{_unused(run)}",
+                    "note": "" if live else _note(run),
                     "colours": variant_colours(k),
                 }
                 for k, run in enumerate(runs)
             ],
             "shade": shade_scale(runs, scenario),
-            "window": opening_window(runs, scenario.baseline),
-            "whole": max(run.total for run in runs),
+            "live": live is not None,
+            "window": live or opening_window(runs, scenario.baseline),
+            "whole": max(*(run.total for run in runs), *(live or (0.0, 0.0))),
             "stamp": stamp(scenario).rpartition(" · ")[0],
             "link": scenario.link(),
         }
     ).encode()
     return len(header).to_bytes(4, "little") + header + b"".join(blocks)
+
+
+def _note(run: Run) -> str:
+    return f"{why_waited(run)} {lost_and_refused(run)}{_unused(run)}"
 
 
 def _taken(run: Run) -> int:
