@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
@@ -261,7 +262,8 @@ def _now(session: Session) -> pd.DataFrame:
 
 def _so_far(session: Session, runs: Sequence[Run]) -> pd.DataFrame:
     rows = {}
-    for lane, run in zip(session.lanes, runs, strict=True):
+    for lane, going in zip(session.lanes, runs, strict=True):
+        run = _told(going)
         cells = {"served": f"{lane.counts['finished']:,}"}
         for name, q in (("itl", 0.99), ("itl", 1.0), ("ttft", 0.5), ("ttft", 0.99), ("tpot", 0.99)):
             key = "max" if q == 1 else f"p{100 * q:.0f}"
@@ -269,6 +271,14 @@ def _so_far(session: Session, runs: Sequence[Run]) -> pd.DataFrame:
             cells[f"{METRICS[name].label} {key}"] = tables.number(value, "ms")
         rows[run.label] = cells
     return pd.DataFrame(rows).T
+
+
+def _told(run: Run) -> Run:
+    """The run with times that are still to come as unknown ones."""
+    requests = run.requests.copy()
+    for name in ("start", "first", "last", "finish"):
+        requests[name][np.isinf(requests[name])] = np.nan
+    return replace(run, requests=requests)
 
 
 def _script(session: Session) -> None:
