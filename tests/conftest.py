@@ -30,7 +30,7 @@ FLAGS = (
     "--no-first-run",
 )
 
-PATIENCE = 20_000  # ms, on a machine with other work
+PATIENCE = 90_000  # ms, on a machine with other work
 
 Visit = Callable[..., Page]
 
@@ -106,7 +106,13 @@ def watch(page: Page, faults: list[str]) -> None:
     def outside(url: str) -> bool:
         return urlsplit(url).scheme not in ("data", "blob") and urlsplit(url).hostname != HOST
 
-    page.on("console", lambda m: faults.append(m.text) if m.type == "error" else None)
+    def said(message):
+        # Opened at a page's own path, Streamlit looks for its server below that path first.
+        looks = urlsplit(message.location.get("url", "")).path.split("/")[2:3] == ["_stcore"]
+        if message.type == "error" and not looks:
+            faults.append(f"{message.text} {message.location.get('url', '')}")
+
+    page.on("console", said)
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("requestfailed", lambda r: faults.append(f"failed: {r.url[:200]} {r.failure}"))
     page.on("request", lambda r: faults.append(f"outside: {r.url}") if outside(r.url) else None)
