@@ -120,10 +120,11 @@ def gains(a: Run, b: Run, measure: str, most: int = 5) -> pd.DataFrame:
         },
         index=a.ids,
     ).rename_axis("request")
-    table = table[np.isfinite(table["change"])].sort_values("change", kind="stable")
+    table = pd.DataFrame(table[np.isfinite(table["change"])])
+    table = table.sort_values(by="change", kind="stable")
     winners = table[table["change"] < 0].head(most)
     losers = table[table["change"] > 0].tail(most)
-    return pd.concat([winners, losers])
+    return pd.DataFrame(pd.concat([winners, losers]))
 
 
 def balance(a: Run, b: Run, measure: str) -> str:

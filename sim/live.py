@@ -6,7 +6,7 @@ looked at. An action at t concerns requests that arrive and steps that begin at 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -159,7 +159,7 @@ def _with(work: Workload, t: float, prompt: int, output: int, priority: int) -> 
         return None if column is None else np.insert(column, k, value)
 
     known = work.priority if work.priority is not None or not priority else np.ones(len(work))
-    prefix = work.prefix and (put(work.prefix[0], -1), put(work.prefix[1], 0))
+    prefix = work.prefix and (np.insert(work.prefix[0], k, -1), np.insert(work.prefix[1], k, 0))
     return Workload(
         np.insert(work.arrival, k, t),
         np.insert(work.prompt, k, prompt),
@@ -210,7 +210,7 @@ class Lane:
         self.coef = np.array(scenario.cost_of(variant))
         self.refused = door(work, self.policy, self.limits)
         self.inside = np.flatnonzero(self.refused == ADMITTED)
-        self.state = opened(
+        self.state: Any = opened(
             work.rows(self.inside), self.policy, self.limits, scenario.host_of(variant)
         )
         self.changes = [

@@ -12,7 +12,7 @@ preemption, and tokens computed again, are causes of their own.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -286,7 +286,7 @@ class Why:
         """Request i: (part, ttft, decode) ms, what plays no part left out."""
         table = pd.DataFrame(self.parts[i].T, columns=["ttft", "decode"])
         table.insert(0, "part", [part.label for part in PARTS])
-        return table[(table[["ttft", "decode"]].abs() > 1e-12).any(axis=1)]
+        return pd.DataFrame(table[(table[["ttft", "decode"]].abs() > 1e-12).any(axis=1)])
 
     def delayed_by(self, i: int) -> pd.DataFrame:
         """Who delayed request i: (request, how, tokens, ms), the largest first.
@@ -332,7 +332,7 @@ class Why:
                 "ms": theirs["tokens"] * (cost[theirs["step1"]] - cost[theirs["step0"]]),
             }
         )
-        return rows.groupby(["request", "how"], as_index=False).sum()
+        return pd.DataFrame(rows.groupby(["request", "how"], as_index=False).sum())
 
     def _ahead(self, i: int, spans: np.ndarray) -> pd.DataFrame:
         rows = []
@@ -345,7 +345,7 @@ class Why:
                 lacked = "KV blocks" if stop == BLOCKS else "token budget"
                 rows.append((int(head), f"ahead in the line, short of {lacked}", 0, lasted))
         table = pd.DataFrame(rows, columns=["request", "how", "tokens", "ms"])
-        return table.groupby(["request", "how"], as_index=False).sum()
+        return pd.DataFrame(table.groupby(["request", "how"], as_index=False).sum())
 
 
 def why(run: Run, cost: str, coefficients: Sequence[float]) -> Why:
@@ -538,6 +538,11 @@ def longest_gap(run: Run) -> np.ndarray:
     return longest
 
 
+def rows_of(table: pd.DataFrame) -> Any:
+    """Its rows, a column an attribute."""
+    return table.itertuples()
+
+
 def as_text(split: Why, i: int) -> str:
     """Request i's split as a terminal shows it."""
     r, table = split.run.requests[i], split.of(i)
@@ -549,14 +554,14 @@ def as_text(split: Why, i: int) -> str:
         " last token",
         f"  {'':<34}{'TTFT, ms':>14}{'decode, ms':>14}",
     ]
-    for row in table.itertuples():
+    for row in rows_of(table):
         lines.append(f"  {row.part:<34}{row.ttft:>14,.3f}{row.decode:>14,.3f}")
     sums = split.parts[i].sum(axis=1)
     lines.append(f"  {'together':<34}{sums[0]:>14,.3f}{sums[1]:>14,.3f}")
     delays = split.delayed_by(i).head(5)
     if len(delays):
         lines.append("  delayed most by")
-    for row in delays.itertuples():
+    for row in rows_of(delays):
         tokens = f", {row.tokens:,} tokens" if row.tokens else ""
         lines.append(f"    request {row.request:<8} {row.ms:>12,.3f} ms  {row.how}{tokens}")
     return "\n".join(lines)

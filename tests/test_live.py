@@ -25,7 +25,8 @@ def of(link: str = LINK) -> Scenario:
 def assert_same(a: Run, b: Run) -> None:
     assert_array_equal(a.requests, b.requests)
     assert a.total == b.total
-    assert np.array_equal(*(np.sort(r.segments, order=["seat", "t0", "t1"]) for r in (a, b)))
+    left, right = (np.sort(r.segments, order=["seat", "t0", "t1"]) for r in (a, b))
+    assert_array_equal(left, right)
 
 
 SCRIPT = "400:prompt:9000:40;700:rate:55;1200:chunk:32;1800:policy:0:chunked;2500:prompt:64:5:3"

@@ -284,4 +284,5 @@ def test_a_gap_counts_the_prompts_that_ran_alone_before_anybody_decoded():
     assert run.requests["first"].tolist() == [1.0, 2.0]
     assert run.requests["last"].tolist() == [3.0, 2.0]
     sample = itl(run)
+    assert sample.weights is not None
     assert (sample.values.tolist(), sample.weights.tolist()) == ([2.0], [1])

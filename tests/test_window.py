@@ -58,6 +58,7 @@ def test_what_is_measured_of_a_window_is_what_its_requests_had(policy, case, win
     if len(part.served) == 0:
         return
     itl = METRICS["itl"].of(part)
+    assert itl.weights is not None
     pooled = np.sort(np.repeat(itl.values, itl.weights))
     assert_allclose(pooled, np.sort(gaps_of(run, ids)), atol=1e-6)
     waited = part.served["start"] - part.served["arrival"]

@@ -186,7 +186,10 @@ def causes(rows: pd.DataFrame, title: str, names: dict[str, str], dark: bool):
         .scale(domain=[names[n] for n in present], range=[CAUSES[n][dark] for n in present])
         .legend(None)
     )
-    data = rows.assign(label=rows["name"].map(names), order=rows["name"].map(list(names).index))
+    data = rows.assign(
+        label=[names[name] for name in rows["name"]],
+        order=[list(names).index(name) for name in rows["name"]],
+    )
     return (
         alt.Chart(data)
         .mark_bar()

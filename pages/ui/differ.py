@@ -28,14 +28,17 @@ def section(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> No
         rest = [*(label for label in labels if label != first), OTHER]
         nearest = len(rest) - 2 if len(rest) > 1 else 0
         second = st.selectbox("to", rest, index=nearest, key="differ-to", width=240)
-        measure = st.selectbox("by", MEASURES, format_func=MEASURES.get, key="differ-by", width=120)
+        measure = st.selectbox(
+            "by", MEASURES, format_func=MEASURES.__getitem__, key="differ-by", width=120
+        )
     k = labels.index(first)
     if second == OTHER:
         found = _other()
         if found is None:
             return
         other, variant, run = found
-        part = within(run, *share.window()) if share.window() else run
+        window = share.window()
+        part = within(run, *window) if window else run
     else:
         j = labels.index(second)
         other, variant, run, part = scenario, scenario.variants[j], runs[j], shown[j]

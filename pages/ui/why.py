@@ -112,7 +112,7 @@ def _delays(split: Why, i: int) -> None:
     rows = split.delayed_by(i)
     rows = rows[rows["ms"] > 0]
     st.markdown(f"**{split.run.label}**: {len(rows):,} requests delayed request {i}")
-    for row in rows.head(4).itertuples():
+    for row in causes.rows_of(rows.head(4)):
         tokens = f", {row.tokens:,} tokens" if row.tokens else ""
         st.button(
             f"{duration(row.ms)} by request {row.request}",
@@ -150,7 +150,7 @@ def jumps(runs: Sequence[Run], scenario: Scenario) -> None:
         label = st.selectbox("Jump within", by_label, index=usual, key="jump-run", width=180)
         run = by_label[label]
         measure = st.selectbox(
-            "Metric", MEASURES, format_func=MEASURES.get, key="jump-metric", width=120
+            "Metric", MEASURES, format_func=MEASURES.__getitem__, key="jump-metric", width=120
         )
         st.button(
             "Next worst",
