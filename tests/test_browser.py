@@ -97,7 +97,7 @@ def ask(page: Page, body: str, **arg):
     )
 
 
-def until(read: Callable[[], T], holds: Callable[[T], object], seconds: float = 40) -> T:
+def until(read: Callable[[], T], holds: Callable[[T], object], seconds: float = 10) -> T:
     """Read again and again until it holds."""
     deadline = time.monotonic() + seconds
     while not holds(value := read()):

@@ -26,23 +26,24 @@ EVERY = 0.2  # s between two looks
 SEEN = 10_000.0  # ms of the run that the timeline shows
 
 
-def page() -> None:
+def session() -> Session:
+    """This viewer's session; where it can't be had, say why and stop."""
     if "scenario" not in st.session_state:  # a server's first visitor, at this page's own path
         st.switch_page("app.py")
-    scenario: Scenario = st.session_state.scenario
-    st.subheader("Live", anchor=False)
     try:
-        session = _session(scenario)
+        found = _session(st.session_state.scenario)
     except ScenarioError as error:
         st.error(f"{controls.plain(str(error))}.")
         st.stop()
     for problem in st.session_state.pop("live-problems", []):
         st.warning(f"{controls.plain(problem)}.")
-    _clock(session)
-    _doing(session)
+    return found
+
+
+def watch() -> None:
+    """The state now, again and again while time goes on."""
     going = st.session_state.get("live-going") is not None
     st.fragment(_look, run_every=EVERY if going else None)()
-    _script(session)
 
 
 # ---------------------------------------------------------------- the session and its clock
@@ -66,11 +67,11 @@ def _session(scenario: Scenario) -> Session:
 def _keep(session: Session, key: tuple | None = None) -> None:
     """Make it this viewer's session, and the address its script."""
     state = st.session_state
-    script = written_script(session.actions)
+    done = written_script(session.actions)
     state["live-session"] = session
-    state["live-key"] = key or (session.scenario.link(), script)
+    state["live-key"] = key or (session.scenario.link(), done)
     if key is None:
-        share.set_live(script)
+        share.set_live(done)
 
 
 def _pause() -> None:
@@ -117,7 +118,7 @@ def _respeed() -> None:
     _go()
 
 
-def _clock(session: Session) -> None:
+def clock(session: Session) -> None:
     state = st.session_state
     going = state.get("live-going") is not None
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -172,7 +173,7 @@ def _act(kind: str, *values: str) -> None:
         st.session_state["live-problems"] = [str(error)]
 
 
-def _doing(session: Session) -> None:
+def doing(session: Session) -> None:
     """Forms for a prompt, and for what changes from this moment on."""
     scenario = session.scenario
     left, right = st.columns(2)
@@ -281,7 +282,7 @@ def _told(run: Run) -> Run:
     return replace(run, requests=requests)
 
 
-def _script(session: Session) -> None:
+def script(session: Session) -> None:
     """What was done so far, as a link and as a file."""
     with st.expander("The script of this session", icon=":material/history:"):
         if session.actions:
