@@ -99,7 +99,8 @@ def test_what_prompts_cost_is_shared_among_them_and_nothing_else_is(policy, case
     whole = split(policy, case)
     for i in range(len(case.workload)):
         rows = whole.delayed_by(i)
-        beside = rows[rows["how"].str.contains("same steps")]["ms"].to_numpy().sum()
+        mine = rows["how"].str.contains("same steps")
+        beside = float(np.asarray(rows.loc[mine, "ms"]).sum())
         measured = whole.parts[i, :, PROMPTS].sum()
         if not whole.run.steps["pad_prefill"].any():
             assert beside == pytest.approx(measured, abs=1e-9)

@@ -112,7 +112,7 @@ def _delays(split: Why, i: int) -> None:
     rows = split.delayed_by(i)
     rows = rows[rows["ms"] > 0]
     st.markdown(f"**{split.run.label}**: {len(rows):,} requests delayed request {i}")
-    for row in causes.rows_of(rows.head(4)):
+    for row in causes.rows_of(pd.DataFrame(rows.head(4))):
         tokens = f", {row.tokens:,} tokens" if row.tokens else ""
         st.button(
             f"{duration(row.ms)} by request {row.request}",
