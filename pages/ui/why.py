@@ -56,7 +56,7 @@ def totals(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario, dark: 
         rows = _bars(bars, shares=True)
         with column:
             if rows.empty:
-                st.info(f"{name}: there is none to explain.")
+                st.caption(f"{name}: there is none to explain.")
                 continue
             chart = charts.causes(rows, f"% of {name} of requests at or beyond p95", LABELS, dark)
             st.markdown(f"**{name} p95**")
