@@ -1,4 +1,4 @@
-"""python -m sim compare | sweep | inspect | fidelity | golden | warm"""
+"""python -m sim compare | why | sweep | inspect | fidelity | golden | warm"""
 
 import argparse
 import json
@@ -17,12 +17,15 @@ from .capacity import NoLoad, Search, find
 from .curves import points
 from .golden import replay_all
 from .jit import drop_stale
+from .out import write_parquet, write_trace
 from .parameter import ScenarioError
 from .run import compare
 from .scenario import PAGE, PARAMETERS, SLO, TEXTS, Scenario, Slo
 from .sweep import CLUSTER, SEEDS, SHARE, Axis, Sweep, default_axis, run
 from .table import as_dict, as_text, csv, parquet, write_csv
 from .traces.plain import ROLES
+from .why import DECODING, TTFT, advice, total, why_variant, worst
+from .why import as_text as split_text
 from .workload import Workload
 
 
@@ -123,6 +126,10 @@ def run_compare(args: argparse.Namespace) -> int:
     runs = compare(scenario, trace)
     if args.csv:
         write_csv(Path(args.csv), runs, scenario)
+    if args.parquet:
+        write_parquet(Path(args.parquet), runs, scenario)
+    if args.perfetto:
+        write_trace(Path(args.perfetto), runs, scenario)
     print(json.dumps(as_dict(runs, scenario), indent=1) if args.json else as_text(runs, scenario))
     return 0
 
@@ -186,6 +193,35 @@ def told(what: str) -> Callable[[int, int], None]:
             )
 
     return go_on
+
+
+def run_why(args: argparse.Namespace) -> int:
+    scenario, trace = asked(args), brought(args)
+    runs = compare(scenario, trace)
+    if args.worst:
+        found = worst(runs[scenario.baseline], args.worst)
+        if not len(found):
+            raise ScenarioError(f"worst {args.worst}: no request has one: choose another measure")
+        i = int(found[0])
+    else:
+        i = request_number(args.request, len(runs[0].requests))
+    pairs = zip(runs, scenario.variants, strict=True)
+    splits = [why_variant(run, scenario, variant) for run, variant in pairs]
+    print("\n\n".join(split_text(split, i) for split in splits))
+    print()
+    for split, variant in zip(splits, scenario.variants, strict=True):
+        for half in (TTFT, DECODING):
+            print(f"{split.run.label}: {advice(total(split, half, 0.95), variant.policy)}")
+    return 0
+
+
+def request_number(text: str, requests: int) -> int:
+    """ScenarioError unless it is the number of a request."""
+    if not (text.isdecimal() and len(text) < 10 and int(text) < requests):
+        raise ScenarioError(
+            f"request {text[:40]!r} is none of this run: give 0 to {requests - 1:,}"
+        )
+    return int(text)
 
 
 def run_golden(args: argparse.Namespace) -> int:

@@ -5,12 +5,12 @@ import numpy as np
 
 from .costs import COST
 from .jit import jit
-from .lines import join_line
+from .lines import head, join_line
 from .memory import kv_of, register, take
 from .policies import PLAN
 from .radix import remember
 from .state import DECODE, HELD, LIMITS, NOTHING, PREFILL, RECOMPUTE, STALL, STATE
-from .verbs import begin_decoding, end_decoding, is_done, note, release, todo
+from .verbs import begin_decoding, end_decoding, is_done, note, note_grant, release, todo
 
 DONE, PAUSED, FULL, STUCK = range(4)
 FOREVER = np.iinfo(np.int64).max
@@ -57,6 +57,7 @@ def pass_time(s, ms, host, most):
     row.pad_prefill, row.pad_decodes = n.pad_prefill, n.pad_decodes
     row.free, row.kv = n.free, n.kv
     row.prompts, row.context, row.reread, row.attended = n.prompts, n.context, n.reread, n.attended
+    row.head = head(s) if n.waiting > 0 else -1
     n.steps += 1
     until, planned, repeats = n.begins, n.now, 0
     while repeats < most:
@@ -87,6 +88,9 @@ def advance_prompts(s, began, repeats):
         if phase != r.phase:
             note(s, i, r.phase, began, r.cached - r.mark)
             r.phase, r.mark = phase, r.cached
+        if r.grant != r.granted:
+            note_grant(s, i, n.steps - 1)
+            r.granted, r.granted_at = r.grant, n.steps - 1
         r.cached += r.grant * repeats
         n.kv += r.grant * repeats
         r.grant = 0
@@ -94,6 +98,7 @@ def advance_prompts(s, began, repeats):
             s.prefilling[kept] = i
             kept += 1
             continue
+        note_grant(s, i, n.steps)
         tokens, until = r.cached - r.mark, n.until
         if n.pad_prefill > 0:  # of a step padded to its longest prompt, its own share comes first
             share = min(1.0, tokens * rows / (n.prefill + n.pad_prefill))
@@ -192,9 +197,13 @@ def commit(s, ms, most):
 
 @jit(numba.boolean(STATE))
 def is_full(s):
-    """Whether a step may write more than there is room for: six segments and a gap a seat."""
+    """Whether a step may write more than there is room for.
+
+    Of a seat, that is six segments, a gap and three grants.
+    """
     seats, n = len(s.seats), s.n
     roomy = n.segments + 6 * seats <= len(s.segments) and n.gaps + seats <= len(s.gaps)
+    roomy = roomy and n.grants + 3 * seats <= len(s.grants)
     return not roomy or n.steps == len(s.steps)
 
 

@@ -144,7 +144,7 @@ def useful_share(run: Run, of_held: bool) -> float:
     """% of seat time spent on prefill and decode: of all seats to the end, or while held."""
     length = run.segments["t1"] - run.segments["t0"]
     useful = length[np.isin(run.segments["phase"], (PREFILL, DECODE))].sum()
-    whole = length.sum() if of_held else run.seats * run.total
+    whole = length.sum() if of_held else run.seats * run.lasted
     return 100 * float(useful / whole)
 
 
@@ -163,7 +163,8 @@ def attained(run: Run, slo: Slo) -> np.ndarray:
 
 def longest_wait(run: Run) -> int:
     """The request that waited longest for a seat."""
-    return int(np.nanargmax(run.requests["start"] - run.requests["arrival"]))
+    k = int(np.nanargmax(run.requests["start"] - run.requests["arrival"]))
+    return k if run.ids is None else int(run.ids[k])
 
 
 def waits(run: Run) -> dict[int, float]:
@@ -241,7 +242,7 @@ def _figures() -> list[Figure]:
             "tok/s",
             1,
             "Output tokens of all requests / time to the last release.",
-            lambda run, _: float(run.served["output"].sum() / run.total * 1e3),
+            lambda run, _: float(run.served["output"].sum() / run.lasted * 1e3),
         ),
         Figure(
             "req_s",
@@ -249,7 +250,7 @@ def _figures() -> list[Figure]:
             "req/s",
             1,
             "Requests / time to the last release.",
-            lambda run, _: len(run.served) / run.total * 1e3,
+            lambda run, _: len(run.served) / run.lasted * 1e3,
         ),
         Figure(
             "total_s",
@@ -257,7 +258,7 @@ def _figures() -> list[Figure]:
             "s",
             -1,
             "From 0 to when the last seat is given back.",
-            lambda run, _: run.total / 1e3,
+            lambda run, _: run.lasted / 1e3,
         ),
         Figure(
             "use_all",
@@ -289,7 +290,7 @@ def _figures() -> list[Figure]:
             "req/s",
             1,
             "Requests that keep both limits / time to the last release.",
-            lambda run, slo: float(attained(run, slo).sum()) / run.total * 1e3,
+            lambda run, slo: float(attained(run, slo).sum()) / run.lasted * 1e3,
         ),
         Figure(
             "good_tok_s",

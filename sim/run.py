@@ -1,7 +1,7 @@
 """What happened. A Run is columns; where they came from, simulator or device, is only a label."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from .state import (
     BUDGET,
     DEATHS,
     DECODE,
+    GRANT,
     REFUSALS,
     REQUEST,
     RESERVED,
@@ -41,7 +42,7 @@ TICK = np.dtype([("t0", "f8"), ("ms", "f8"), ("repeats", "i8"), ("tokens", "i8")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Times in ms. Tables are structured arrays: sim.state has REQUEST, STEP, SEGMENT and GAP.
+    """Times in ms. Tables are structured arrays: sim.state has REQUEST, STEP, SEGMENT, GAP, GRANT.
 
     A request that was turned away at the door has no times; `refused` says why.
     """
@@ -56,6 +57,15 @@ class Run:
     steps: np.ndarray  # (events,) STEP, by time
     segments: np.ndarray  # (k,) SEGMENT, by event; what ends within one is in no order
     gaps: np.ndarray  # (g,) GAP: tokens that came late for a preemption
+    # (m,) GRANT: prompt tokens, step by step; by when they ended
+    grants: np.ndarray = field(default_factory=lambda: np.empty(0, GRANT))
+    ids: np.ndarray | None = None  # of the requests, where they are not all of them
+    begin: float = 0.0  # ms, from when on figures a second count
+
+    @property
+    def lasted(self) -> float:
+        """ms from its begin to the last release."""
+        return self.total - self.begin
 
     @property
     def served(self) -> np.ndarray:
@@ -216,8 +226,12 @@ def serve(
     requests["refused"] = refused
     segments = s.segments[: s.n.segments].view(np.ndarray)
     gaps = s.gaps[: s.n.gaps].view(np.ndarray)
+    grants = s.grants[: s.n.grants].view(np.ndarray)
+    steps = s.steps[: s.n.steps].view(np.ndarray)
     if len(inside) < len(workload):
-        segments["request"], gaps["request"] = inside[segments["request"]], inside[gaps["request"]]
+        for table in (segments, gaps, grants):
+            table["request"] = inside[table["request"]]
+        steps["head"] = np.where(steps["head"] < 0, -1, inside[steps["head"]])
     return Run(
         label or POLICIES[policy].label,
         "simulated",
@@ -226,9 +240,10 @@ def serve(
         limits.block_size,
         float(np.nanmax(requests["finish"], initial=0.0)),
         requests,
-        s.steps[: s.n.steps].view(np.ndarray),
+        steps,
         segments,
         gaps,
+        grants,
     )
 
 
@@ -236,10 +251,10 @@ def _requests(s: State, workload: Workload, inside: np.ndarray) -> np.ndarray:
     """COLUMNS of all requests, those that were not let in without times."""
     dtype = np.dtype([(name, REQUEST[name]) for name in COLUMNS])
     requests = np.empty(len(workload), dtype)
-    s.requests["arrival"] -= s.n.front_ms
     if len(inside) == len(workload):
         for name in COLUMNS:
             requests[name] = s.requests[name]
+        requests["arrival"] -= s.n.front_ms
         requests["limit"] = workload.limit
         return requests
     requests[:] = np.zeros(1, dtype)
@@ -250,6 +265,7 @@ def _requests(s: State, workload: Workload, inside: np.ndarray) -> np.ndarray:
     for name in COLUMNS:
         if name != "limit":
             requests[name][inside] = s.requests[name]
+    requests["arrival"][inside] -= s.n.front_ms
     return requests
 
 

@@ -118,7 +118,17 @@ HOST = {
 }
 PARAMETERS = TRAFFIC | LIMITS | COSTING | HOST | SLO
 CHANGEABLE = LIMITS | COSTING | HOST  # what a variant may have of its own
-PAGE = ("request", "run", "review", "x", "y", "seeds", "share")  # what else a page's address holds
+PAGE = (
+    "request",
+    "window",
+    "live",
+    "run",
+    "review",
+    "x",
+    "y",
+    "seeds",
+    "share",
+)  # what else a page's address holds
 TEXTS = ("arrivals", "trace", "list", "prompt", "output")
 
 

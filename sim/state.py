@@ -77,6 +77,8 @@ REQUEST = np.dtype(
         ("recomputed", "i4"),  # tokens
         ("refused", "i4"),
         ("opening", "i4"),  # identity of its first tokens, by which requests in line are compared
+        ("granted", "i4"),  # prompt tokens a step since the row `granted_at`, not yet on record
+        ("granted_at", "i4"),
     ],
     align=True,
 )
@@ -105,6 +107,7 @@ STEP = np.dtype(
         ("pad_decodes", "i2"),  # charged as decodes, useful to nobody
         ("pad_prefill", "i4"),
         ("stop", "i4"),
+        ("head", "i4"),  # of the waiting line while the step runs; -1: nobody waits
         ("free", "i4"),  # KV blocks, once the step is planned
         ("kv", "i8"),  # tokens whose KV is there, before the step
         # what its time may depend on, of the first of the repeated steps
@@ -114,6 +117,9 @@ STEP = np.dtype(
     ],
     align=True,
 )
+
+# Prompt tokens of a request in each step of the rows [step0, step1).
+GRANT = np.dtype([("request", "i4"), ("tokens", "i4"), ("step0", "i4"), ("step1", "i4")])
 
 # The gap before a token that came late, because its request had been preempted.
 GAP = np.dtype([("t", "f8"), ("ms", "f8"), ("request", "i8")])
@@ -169,6 +175,7 @@ COUNTERS = np.dtype(
         ("steps", "i8"),  # rows written
         ("segments", "i8"),
         ("gaps", "i8"),
+        ("grants", "i8"),
         # KV memory
         ("block", "i8"),  # tokens of a block; 0: decodes take no pages
         ("free", "i8"),  # blocks that nobody uses
@@ -274,6 +281,7 @@ class State(NamedTuple):
     steps: np.ndarray  # STEP, what happened
     segments: np.ndarray  # SEGMENT, who held which seat
     gaps: np.ndarray  # GAP
+    grants: np.ndarray  # GRANT
     n: np.record  # COUNTERS
 
 
@@ -357,6 +365,7 @@ def new_state(
         np.empty(2 * rows + 64, STEP).view(np.recarray),
         np.empty(3 * rows + 12 * seats, SEGMENT).view(np.recarray),
         np.empty(2 * seats, GAP).view(np.recarray),
+        np.empty(2 * rows + 8 * seats, GRANT).view(np.recarray),
         counters[0],
     )
 
@@ -376,6 +385,7 @@ def enlarged(s: State) -> State:
         steps=twice(s.steps, n.steps, 1),
         segments=twice(s.segments, n.segments, 6 * seats),
         gaps=twice(s.gaps, n.gaps, seats),
+        grants=twice(s.grants, n.grants, 3 * seats),
     )
 
 

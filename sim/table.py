@@ -29,7 +29,7 @@ def figure_table(runs: Sequence[Run], scenario: Scenario) -> pd.DataFrame:
 
 def requests_table(run: Run) -> pd.DataFrame:
     """One row a request, by id; times in ms, lengths in tokens."""
-    r = pd.DataFrame(run.requests).rename_axis("request")
+    r = pd.DataFrame(run.requests, index=run.ids).rename_axis("request")
     r["refused"] = [REFUSALS[k] if k else "" for k in r["refused"]]
     return r.assign(
         queue_ms=r["start"] - r["arrival"],

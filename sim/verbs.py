@@ -63,6 +63,17 @@ def note(s, i, phase, until, tokens):
 
 
 @jit()
+def note_grant(s, i, until):
+    """Put request i's prompt tokens a step, up to the row `until`, on record."""
+    r = s.requests[i]
+    if r.granted > 0:
+        row = s.grants[s.n.grants]
+        row.request, row.tokens, row.step0, row.step1 = i, r.granted, r.granted_at, until
+        s.n.grants += 1
+    r.granted = 0
+
+
+@jit()
 def admit(s):
     """The head of the waiting line takes the lowest free seat. Returns its id."""
     i = leave_line(s)
@@ -171,6 +182,7 @@ def grant_pages(s, lim, i, tokens):
         surplus = r.blocks - blocks_for(lim, r.cached)
         s.n.free += surplus
         s.n.blank += surplus
+        note_grant(s, i, s.n.steps)
         leave_prefilling(s, i)
         begin_decoding(s, i)
         expect_late(s, i)
@@ -399,6 +411,7 @@ def lose_seat(s, i):
             r.last = spoke_at
     else:
         leave_prefilling(s, i)
+        note_grant(s, i, n.steps)
         note(s, i, r.phase, n.begins, r.cached - r.mark)
         if r.grant > 0:
             count_prompt(s, i, -1)

@@ -16,6 +16,7 @@ from sim.policies import POLICIES
 from sim.run import COLUMNS, Run, opened, serve
 from sim.state import (
     DECODE,
+    GRANT,
     HELD,
     PHASES,
     PREFILL,
@@ -64,6 +65,7 @@ def recording(s: State, steps: int, segments: int) -> State:
     return s._replace(
         steps=np.empty(steps, STEP).view(np.recarray),
         segments=np.empty(segments, SEGMENT).view(np.recarray),
+        grants=np.empty(segments, GRANT).view(np.recarray),
     )
 
 

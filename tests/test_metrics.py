@@ -275,3 +275,14 @@ def test_one_sentence_says_who_waited_and_for_what():
 def test_nobody_waits_where_nobody_does(policy):
     run = serve(workload([(0.0, 1, 3), (50.0, 1, 2)]), policy, Limits(), A_MILLISECOND_A_STEP)
     assert why_waited(run) == "Nobody waited for a seat."
+
+
+def test_a_gap_counts_the_prompts_that_ran_alone_before_anybody_decoded():
+    limits = Limits(max_num_seqs=2, max_num_batched_tokens=64, max_model_len=64)
+    rows = [(0.0, 8, 2), (0.5, 8, 1)]
+    run = serve(workload(rows), "vllm_v0", limits, A_MILLISECOND_A_STEP)
+    assert run.requests["first"].tolist() == [1.0, 2.0]
+    assert run.requests["last"].tolist() == [3.0, 2.0]
+    sample = itl(run)
+    assert sample.weights is not None
+    assert (sample.values.tolist(), sample.weights.tolist()) == ([2.0], [1])

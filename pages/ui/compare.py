@@ -15,13 +15,14 @@ from sim.run import Run
 from sim.scenario import Scenario
 from sim.state import PHASES
 from sim.table import figure_table, requests_table, segments_table, stamp
+from sim.window import within
 from sim.workload import draw
 
-from . import charts, controls, drawings, files, share, tables
+from . import charts, controls, drawings, files, share, tables, why
 from .export import export
 from .palette import variant_colours
 from .text import dark, plain
-from .timeline import opening_window, pack, shade_scale
+from .timeline import opening_window, pack, remote, shade_scale
 from .timeline import timeline as canvas
 
 MOST_BANDED = 60_000  # requests of all variants: 22 runs of each take some seconds
@@ -58,8 +59,32 @@ def runs() -> tuple[Scenario, list[Run]]:
     except ScenarioError as error:
         st.error(f"{plain(str(error))}.")
         st.stop()
-    _notice(share.problem_of_pick(len(runs[0].requests)))
+    _notice([*share.problem_of_pick(len(runs[0].requests)), *share.problem_of_window()])
     return asked, runs
+
+
+def brushed(runs: Sequence[Run]) -> Sequence[Run]:
+    """The runs, or of each what arrived in the window that the timeline's brush marks."""
+    window = share.window()
+    if window is None:
+        return runs
+    parts = [within(run, *window) for run in runs]
+    left, right = st.columns([5, 1], vertical_alignment="center")
+    span = f"{window[0] / 1e3:,.3f} to {window[1] / 1e3:,.3f} s"
+    if not all(len(part.served) for part in parts):
+        left.warning(f"Nobody who was served arrived from {span}: all requests are shown.")
+        parts = list(runs)
+    else:
+        left.info(
+            f"Of {len(parts[0].requests):,} requests that arrived from {span}, and no others."
+        )
+    right.button("All arrivals", on_click=_unbrush, type="tertiary")
+    return parts
+
+
+def _unbrush() -> None:
+    share.brush(None)
+    st.session_state.pop("packed_link", None)
 
 
 def _notice(problems: Sequence[str]) -> None:
@@ -179,12 +204,18 @@ def timeline(runs: Sequence[Run], scenario: Scenario) -> None:
     link, state = scenario.link(), st.session_state
     if state.get("packed_link") != link:
         state.packed_link, state.first_picked = link, picked
+        state.first_brush = share.window()
     alt = f"Slot timeline of {len(runs)} variants. " + " ".join(verdicts(runs, scenario.baseline))
     with st.container(key="timeline-box"):
-        result = canvas(_packed(link, runs, scenario), alt, st.session_state.first_picked)
+        packed = _packed(link, runs, scenario)
+        result = canvas(packed, alt, state.first_picked, state.first_brush)
+        remote(state.get("order"))
     if result.pick is not None and result.pick != picked:
         share.pick(int(result.pick))
         st.rerun(scope="fragment")
+    if result.brush is not None:
+        share.brush(result.brush)
+        st.rerun()
     if result.chart:
         st.session_state.window = (result.chart["t0"], result.chart["t1"])
     if result.failed:
@@ -192,7 +223,8 @@ def timeline(runs: Sequence[Run], scenario: Scenario) -> None:
     if window := st.session_state.get("window"):
         _gantt(runs, scenario, window)
     _refused(runs)
-    _request(runs, picked)
+    why.jumps(runs, scenario)
+    _request(runs, scenario, picked)
     with st.expander("The timeline as a table", icon=":material/table_rows:"):
         _as_table(runs, scenario)
 
@@ -228,7 +260,7 @@ def _gantt(runs: Sequence[Run], scenario: Scenario, window: tuple[float, float])
             st.altair_chart(chart, alt=title)
 
 
-def _request(runs: Sequence[Run], picked: int | None) -> None:
+def _request(runs: Sequence[Run], scenario: Scenario, picked: int | None) -> None:
     if picked is None:
         st.caption("Click a request in the timeline to see it under every variant.")
         return
@@ -239,6 +271,7 @@ def _request(runs: Sequence[Run], picked: int | None) -> None:
         f" emits {r['output']:,} of at most {r['limit']:,}."
     )
     st.table(tables.one_request(runs, picked), border="horizontal")
+    why.request(runs, scenario, picked, dark())
 
 
 def _as_table(runs: Sequence[Run], scenario: Scenario) -> None:

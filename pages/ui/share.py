@@ -131,6 +131,38 @@ def keep_of_page(values: dict[str, str]) -> None:
             st.query_params[name] = value
         elif not value:
             st.query_params.pop(name, None)
+
+
+def window() -> tuple[float, float] | None:
+    """The window of arrivals, ms, that the address names, if it names one."""
+    first, _, last = st.query_params.get("window", "").partition(":")
+    if not (first.isdecimal() and last.isdecimal() and len(first + last) < 24):
+        return None
+    return (float(first), float(last)) if int(first) < int(last) else None
+
+
+def problem_of_window() -> list[str]:
+    """What is wrong with the window that the address names, if anything."""
+    text = st.query_params.get("window")
+    if text is None or window() is not None:
+        return []
+    return [f"window {text[:40]!r} is none: give two whole ms, such as 5000:9000"]
+
+
+def brush(window: dict | None) -> None:
+    if window:
+        st.query_params["window"] = f"{round(window['t0'])}:{round(window['t1'])}"
+    else:
+        st.query_params.pop("window", None)
+    st.session_state.address = address()
+
+
+def set_live(script: str) -> None:
+    """Have the address hold the script of a live session."""
+    if script:
+        st.query_params["live"] = script
+    else:
+        st.query_params.pop("live", None)
     st.session_state.address = address()
 
 

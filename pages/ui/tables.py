@@ -26,6 +26,11 @@ def number(value: float, unit: str) -> str:
     return f"{value:,.{digits}f}{NBSP}{unit}"
 
 
+def signed(value: float, unit: str) -> str:
+    """A difference with its sign: '+13.2 ms', '−1.25 tok/s'."""
+    return ("−" if value < 0 else "+") + number(abs(value), unit)
+
+
 def difference(value: float, base: float) -> str:
     """'−77 %', '+13 %', '×126'; nothing where they are alike."""
     if (

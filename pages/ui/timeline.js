@@ -383,6 +383,7 @@ function draw(ui) {
   pen.scale(ratio, ratio);
   const places = layout(ui.data.variants);
   if (lit != null && lit >= 0) drawLit(ui, pen, places.panels, lit);
+  if (ui.brush) drawBrush(ui, pen, places);
   if (ui.playhead != null) drawPlayhead(ui, pen, places);
 }
 
@@ -423,6 +424,19 @@ function drawWait(ui, pen, arrived, seated, y, height, variant, request) {
   if (arrived >= GUTTER && arrived <= GUTTER + ui.plotWidth) { pen.moveTo(arrived, middle - 5); pen.lineTo(arrived, middle + 5); }
   if (x1 > x0) { pen.moveTo(x0, middle); pen.lineTo(x1, middle); }
   pen.stroke();
+}
+
+// The window that figures are of: what lies outside it is dimmed.
+function drawBrush(ui, pen, places) {
+  const [left, right] = [GUTTER, GUTTER + ui.plotWidth], within = (x) => Math.max(left, Math.min(right, x));
+  const x0 = within(ui.x(ui.brush.t0)), x1 = within(ui.x(ui.brush.t1)), tall = places.axis - TITLE;
+  pen.fillStyle = ui.background;
+  pen.globalAlpha = 0.45;
+  pen.fillRect(left, TITLE, x0 - left, tall);
+  pen.fillRect(x1, TITLE, right - x1, tall);
+  pen.globalAlpha = 1;
+  pen.fillStyle = ui.text;
+  for (const x of [x0, x1]) if (x > left && x < right) pen.fillRect(x - 0.5, TITLE, 1, tall);
 }
 
 function drawPlayhead(ui, pen, places) {
@@ -508,12 +522,13 @@ function markup() {
       <span class="tools"><output class="window"></output><button class="in" title="Zoom in (W)" aria-label="Zoom in">+</button>
         <button class="out" title="Zoom out (S)" aria-label="Zoom out">−</button>
         <button class="fit" title="Whole run, and back (F)">Fit</button>
+        <button class="brush" title="Figures of the arrivals in this window only, and back (B; Shift+drag)">Brush</button>
         <button class="png" title="This window as a picture">PNG</button>
         <button class="chart" title="This window as a chart to export">Chart</button></span>
     </div>
     <div class="legend"></div>
     <div class="stage"><canvas tabindex="0" role="img"></canvas><div class="tip" hidden></div></div>
-    <div class="keys">W S zoom · A D move · F fit · Space play · Ctrl+wheel zoom · drag moves · click picks a request (red: its wait)</div>`;
+    <div class="keys">W S zoom · A D move · F fit · Space play · Ctrl+wheel zoom · drag moves · Shift+drag or B brushes · click picks a request (red: its wait)</div>`;
   return root;
 }
 
@@ -565,6 +580,11 @@ function mount(parent) {
   // The whole run, and from there back to the window that the page opened on.
   ui.fit = () => {
     const { whole, window } = ui.data, all = ui.view.t0 === 0 && ui.view.t1 === whole;
+    if (ui.data.live) {  // follow it again
+      ui.show({ t0: window[0], t1: window[1] });
+      ui.touched = false;
+      return;
+    }
     ui.show(all ? { t0: window[0], t1: window[1] } : { t0: 0, t1: whole });
   };
   // About the pointer, as long as it is over the plot.
@@ -607,6 +627,20 @@ function mount(parent) {
   find(".out").onclick = () => ui.move({ zoom: 1 / 0.6 });
   find(".fit").onclick = () => ui.fit();
   find(".chart").onclick = () => ui.component.setTriggerValue("chart", { t0: ui.view.t0, t1: ui.view.t1 });
+  ui.setBrush = (brush, tell = true) => {
+    ui.brush = brush;
+    find(".brush").textContent = brush ? "All arrivals" : "Brush";
+    ui.redraw(false);
+    if (tell) ui.component.setTriggerValue("brush", brush ?? {});
+  };
+  ui.toggleBrush = () => ui.setBrush(ui.brush ? null : { t0: Math.round(ui.view.t0), t1: Math.round(ui.view.t1) });
+  find(".brush").onclick = () => ui.toggleBrush();
+  ui.go = ({ picked, t0, t1 }) => {
+    if (picked != null) ui.data.picked = picked;
+    if (t0 != null) ui.show(moved({ t0, t1 }, ui.data.whole, {}));
+    ui.redraw(false);
+  };
+  addEventListener("slotscope:go", (event) => { if (root.isConnected && ui.data) ui.go(event.detail); });
   find(".png").onclick = () => savePng(ui);
   listen(ui);
   new ResizeObserver(() => ui.resize()).observe(find(".stage"));
@@ -630,6 +664,7 @@ const KEYS = {
   a: (ui) => ui.move({ shift: -0.15 }),
   d: (ui) => ui.move({ shift: 0.15 }),
   f: (ui) => ui.fit(),
+  b: (ui) => ui.toggleBrush(),
   " ": (ui) => ui.toggle(),
   arrowleft: (ui) => ui.seek(Math.max(0, (ui.playhead ?? ui.view.t0) - (ui.view.t1 - ui.view.t0) / 100)),
   arrowright: (ui) => ui.seek(Math.min(ui.data.whole, (ui.playhead ?? ui.view.t0) + (ui.view.t1 - ui.view.t0) / 100)),
@@ -651,8 +686,9 @@ function listen(ui) {
     if (event.shiftKey) ui.move({ shift: Math.sign(event.deltaY || event.deltaX) * 0.1 });
     else ui.move({ zoom: Math.exp(event.deltaY * 0.0015), middle: ui.time(event.offsetX) });
   };
-  canvas.onpointerdown = (event) => { dragged = { x: event.offsetX, view: ui.view, far: false }; canvas.setPointerCapture(event.pointerId); };
+  canvas.onpointerdown = (event) => { dragged = { x: event.offsetX, view: ui.view, far: false, brushes: event.shiftKey }; canvas.setPointerCapture(event.pointerId); };
   canvas.onpointerup = (event) => {
+    if (dragged?.far && dragged.brushes && ui.brush) ui.setBrush(ui.brush);
     const click = dragged && !dragged.far, hit = under(ui.data, ui.view, ui.plotWidth, event.offsetX, event.offsetY);
     dragged = null;
     if (click) canvas.focus({ preventScroll: true });
@@ -664,6 +700,11 @@ function listen(ui) {
   canvas.onpointermove = (event) => {
     ui.pointer = event.offsetX >= GUTTER && event.offsetX <= GUTTER + ui.plotWidth ? event.offsetX : null;
     if (dragged && Math.abs(event.offsetX - dragged.x) > 3) dragged.far = true;
+    if (dragged?.far && dragged.brushes) {
+      const ends = [dragged.x, event.offsetX].map((x) => Math.round(Math.max(0, Math.min(ui.data.whole, ui.time(x)))));
+      if (ends[0] !== ends[1]) ui.setBrush({ t0: Math.min(...ends), t1: Math.max(...ends) }, false);
+      return;
+    }
     if (dragged?.far) {
       ui.view = dragged.view;
       return ui.move({ shift: (dragged.x - event.offsetX) / ui.plotWidth });
@@ -742,8 +783,10 @@ export default function component(component) {
     ui.data.variants.forEach(index);
     const { window, whole } = ui.data;
     ui.view = ui.touched && ui.view ? moved(ui.view, whole, {}) : { t0: window[0], t1: window[1] };
+    ui.root.classList.toggle("live", !!ui.data.live);
     if (ui.playhead != null) ui.playhead = Math.min(ui.playhead, whole);
     ui.hovered = null;
+    ui.setBrush(ui.data.brush ? { t0: ui.data.brush[0], t1: ui.data.brush[1] } : null, false);
   }
   const dark = isDark(ui.background);
   ui.data.variants.forEach((variant) => { variant.colour = dark ? variant.colours[1] : variant.colours[0]; });

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from streamlit.components import v2
 
-from sim import __version__
 from sim.explain import lost_and_refused, why_waited
 from sim.metrics import again, longest_wait
 from sim.run import Run
 from sim.scenario import Scenario
+from sim.table import stamp
 
 from .palette import variant_colours
 
@@ -52,8 +52,12 @@ def opening_window(runs: Sequence[Run], baseline: int) -> tuple[float, float]:
     return start, start + LEGIBLE / 2
 
 
-def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
-    """Little-endian: u4 length of a JSON header, the header, then its columns, each 8-aligned."""
+def pack(runs: Sequence[Run], scenario: Scenario, live: tuple[float, float] | None = None) -> bytes:
+    """Little-endian: u4 length of a JSON header, the header, then its columns, each 8-aligned.
+
+    live: of runs that go on, the window (ms) that the timeline follows.
+    """
+    seats = [run.seats if live else seats_taken(run) for run in runs]
     first = runs[0].requests
     columns = {
         "all.arrival": first["arrival"],
@@ -66,7 +70,7 @@ def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
         lost, back = again(run)
         if run.blocks:
             columns |= {f"{k}.stepFree": steps["free"], f"{k}.stepKv": steps["kv"].astype(float)}
-        offset = np.searchsorted(segments["seat"], np.arange(seats_taken(run) + 1))
+        offset = np.searchsorted(segments["seat"], np.arange(seats[k] + 1))
         columns |= {
             f"{k}.{name}": segments[name] for name in ("t0", "t1", "request", "tokens", "phase")
         }
@@ -99,19 +103,20 @@ def pack(runs: Sequence[Run], scenario: Scenario) -> bytes:
             "variants": [
                 {
                     "label": run.label,
-                    "seats": seats_taken(run),
+                    "seats": seats[k],
                     "total": run.total,
                     "blocks": run.blocks,
                     "blockSize": run.block_size,
-                    "note": f"{why_waited(run)} {lost_and_refused(run)}{_unused(run)}",
+                    "note": "" if live else _note(run),
                     "colours": variant_colours(k),
                 }
                 for k, run in enumerate(runs)
             ],
             "shade": shade_scale(runs, scenario),
-            "window": opening_window(runs, scenario.baseline),
-            "whole": max(run.total for run in runs),
-            "stamp": f"slotscope {__version__} · seed {scenario.traffic.seed}",
+            "live": live is not None,
+            "window": live or opening_window(runs, scenario.baseline),
+            "whole": max(*(run.total for run in runs), *(live or (0.0, 0.0))),
+            "stamp": stamp(scenario).rpartition(" · ")[0],
             "link": scenario.link(),
         }
     ).encode()
@@ -123,23 +128,41 @@ def seats_taken(run: Run) -> int:
     return int(run.segments["seat"].max()) + 1
 
 
+def _note(run: Run) -> str:
+    return f"{why_waited(run)} {lost_and_refused(run)}{_unused(run)}"
+
+
 def _unused(run: Run) -> str:
     taken = seats_taken(run)
     return f" {taken} of {run.seats} seats ever taken." if taken < run.seats else ""
 
 
-def timeline(packed: bytes, alt: str, picked: int | None):
-    """Mount it. The result has `pick` (a request's id), `chart` ({t0, t1}, ms) and `failed`.
+_remote = v2.component("timeline_remote", html="<div></div>\n", js=(HERE / "remote.js").read_text())
 
-    `picked` is the request lit at first; after that the canvas keeps it, so that a click does not
-    send the whole block again.
+
+def remote(order: dict | None) -> None:
+    """Tell the timeline to go somewhere, without sending it its data again.
+
+    order: {serial, picked, t0, t1}; a serial that was obeyed already is not obeyed again.
     """
-    first = json.dumps({"picked": -1 if picked is None else picked, "alt": alt}).encode()
+    _remote(key="timeline-remote", data=order or {}, height=1)
+
+
+def timeline(packed: bytes, alt: str, picked: int | None, brush: tuple[float, float] | None = None):
+    """Mount it. The result has `pick` (a request's id), `chart` and `brush` ({t0, t1}, ms; the
+    latter {} for no brush) and `failed`.
+
+    `picked` is the request lit and `brush` the window marked at first; after that the canvas keeps
+    both, so that a click does not send the whole block again.
+    """
+    at_first = {"picked": -1 if picked is None else picked, "alt": alt, "brush": brush}
+    first = json.dumps(at_first).encode()
     return _mount(
         key="timeline",
         data=len(first).to_bytes(4, "little") + first + packed,
         height="content",
         on_pick_change=lambda: None,
         on_chart_change=lambda: None,
+        on_brush_change=lambda: None,
         on_failed_change=lambda: None,
     )

@@ -63,6 +63,8 @@ def chunk_by_chunk(s, lim, by_rank, preempted):
         i = admit(s)
         reserve(s, lim, i, todo(s, i))
         grant_pages(s, lim, i, min(todo(s, i), room(s, lim)))
+    if s.n.preempted > preempted:  # who takes KV from the running lets nobody in
+        keep_out(s, BLOCKS)
 
 
 @policy("Sarathi", *BUDGETED, paged=True)

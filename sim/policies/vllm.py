@@ -161,6 +161,8 @@ def run_then_admit(s, lim, cap, by_rank, a_victim_ends_it):
     run(s, lim, cap, by_rank, a_victim_ends_it)
     if s.n.preempted == 0:
         admit_in_order(s, lim, cap)
+    else:  # who takes KV from the running lets nobody in
+        keep_out(s, BLOCKS)
 
 
 @jit()

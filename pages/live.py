@@ -1,0 +1,12 @@
+"""The simulator in time: watch it go, drop a prompt in, change a limit, under every policy."""
+
+import streamlit as st
+
+from pages.ui import live
+
+st.subheader("Live", anchor=False)
+session = live.session()
+live.clock(session)
+live.doing(session)
+live.watch()
+live.script(session)

@@ -1,0 +1,220 @@
+"""Why did it wait? The split of latencies: a total of each variant, a request, and ways between."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from sim import why as causes
+from sim.explain import duration
+from sim.metrics import again
+from sim.run import Run
+from sim.scenario import Scenario
+from sim.state import PREEMPTED
+from sim.why import DECODING, MEASURES, PARTS, TTFT, Why
+
+from . import charts, share
+from .export import export_chart
+
+LABELS = {part.name: part.label for part in PARTS}
+Q = 0.95
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def splits(link: str, _runs: Sequence[Run], _scenario: Scenario) -> list[Why]:
+    """The split of each run, made once for all viewers of a link."""
+    pairs = zip(_runs, _scenario.variants, strict=True)
+    return [causes.why_variant(run, _scenario, variant) for run, variant in pairs]
+
+
+def _bars(values: dict[str, np.ndarray], shares: bool) -> pd.DataFrame:
+    """Rows (row, name, value, text) of parts, in % or ms."""
+    rows = []
+    for row, parts in values.items():
+        whole = parts.sum()
+        for part, ms in zip(PARTS, parts, strict=True):
+            if ms > 1e-9:
+                share = 100 * ms / whole
+                text = f"{duration(ms)}, {share:.1f} %"
+                rows.append((row, part.name, share if shares else ms, text))
+    return pd.DataFrame(rows, columns=["row", "name", "value", "text"])
+
+
+def totals(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario, dark: bool) -> None:
+    """What the slowest requests of each variant waited for, of those that arrived in the window."""
+    st.subheader("Why did it wait?", anchor=False)
+    whole = splits(scenario.link(), runs, scenario)
+    for column, half in zip(st.columns(2), (TTFT, DECODING), strict=True):
+        bars = {}
+        said = []
+        for split, run, variant in zip(whole, shown, scenario.variants, strict=True):
+            t = causes.total(split, half, Q, run.ids)
+            bars[f"{run.label} ({duration(t.at)})"] = t.parts / max(t.requests, 1)
+            said.append(f"- {run.label}: {causes.advice(t, variant.policy)}")
+        name = ("TTFT", "Decode time")[half]
+        rows = _bars(bars, shares=True)
+        with column:
+            if rows.empty:
+                st.caption(f"{name}: there is none to explain.")
+                continue
+            chart = charts.causes(rows, f"% of {name} of requests at or beyond p95", LABELS, dark)
+            st.markdown(f"**{name} p95**")
+            st.altair_chart(chart, key=f"causes-{half}", alt=" ".join(said))
+            st.markdown("\n".join(said))
+            file = f"causes-{name.lower().replace(' ', '-')}"
+            export_chart(file, scenario, lambda rows=rows: rows, chart, f"Causes of {name} p95")
+    _legend(dark)
+    with st.expander("How latencies are split", icon=":material/rule:"):
+        st.markdown(RULE + "\n" + "\n".join(f"- **{p.label}**: {p.about}" for p in PARTS))
+
+
+def _legend(dark: bool) -> None:
+    st.markdown(
+        " &emsp; ".join(
+            f'<span style="color:{charts.CAUSES[p.name][dark]}">■</span> {p.label}' for p in PARTS
+        ),
+        unsafe_allow_html=True,
+    )
+
+
+RULE = """While a request waits, the time of each step goes to the limit that stopped the scheduler
+from taking it (a seat, KV blocks, token budget, or the one ahead of it in the line), as the
+scheduler itself recorded. Inside a step, cost goes to overhead, own tokens, others' decodes,
+others' prompts, in that order, each by what adding it to the ones before it costs; padding counts
+as the others'. The parts of a request add up to its measured TTFT and decode time (first to last
+token).
+"""
+
+
+def request(runs: Sequence[Run], scenario: Scenario, i: int, dark: bool) -> None:
+    """The split of request i under every variant, and who delayed it."""
+    whole = splits(scenario.link(), runs, scenario)
+    for column, half in zip(st.columns(2), (TTFT, DECODING), strict=True):
+        rows = _bars({split.run.label: split.parts[i, half] for split in whole}, shares=False)
+        name = ("TTFT", "Decode time")[half]
+        with column:
+            if rows.empty:
+                st.caption(f"{name}: none.")
+                continue
+            chart = charts.causes(rows, f"{name} of request {i}, ms", LABELS, dark)
+            st.altair_chart(
+                chart, key=f"causes-request-{half}", alt=f"{name} of request {i} by cause"
+            )
+    _legend(dark)
+    for column, split in zip(st.columns(len(whole)), whole, strict=True):
+        with column:
+            _delays(split, i)
+
+
+def _delays(split: Why, i: int) -> None:
+    """Who delayed request i under one variant, and ways to go there."""
+    rows = split.delayed_by(i)
+    rows = rows[rows["ms"] > 0]
+    st.markdown(f"**{split.run.label}**: {len(rows):,} requests delayed request {i}")
+    for row in causes.rows_of(pd.DataFrame(rows.head(4))):
+        tokens = f", {row.tokens:,} tokens" if row.tokens else ""
+        st.button(
+            f"{duration(row.ms)} by request {row.request}",
+            key=f"go-{split.run.label}-{row.request}-{row.how}",
+            help=f"{row.how}{tokens}. Go there.",
+            icon=":material/arrow_forward:",
+            type="tertiary",
+            on_click=go_to,
+            args=(split.run, int(row.request)),
+        )
+
+
+def go_to(run: Run, i: int) -> None:
+    """Pick request i and show it from its arrival to its last token under this run."""
+    r = run.requests[i]
+    share.pick(i)
+    if r["refused"]:
+        return
+    margin = max(20.0, 0.1 * (r["last"] - r["arrival"]))
+    order(i, r["arrival"] - margin, r["last"] + margin)
+
+
+def order(picked: int | None, t0: float, t1: float) -> None:
+    """Have the timeline go there when the page is drawn next."""
+    serial = st.session_state.get("order", {}).get("serial", 0) + 1
+    st.session_state.order = {"serial": serial, "picked": picked, "t0": float(t0), "t1": float(t1)}
+
+
+def jumps(runs: Sequence[Run], scenario: Scenario) -> None:
+    """Buttons that go to the next worst request, preemption or long step of one variant."""
+    state = st.session_state
+    by_label = {run.label: run for run in runs}
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        usual = scenario.baseline
+        label = st.selectbox("Jump within", by_label, index=usual, key="jump-run", width=180)
+        run = by_label[label]
+        measure = st.selectbox(
+            "Metric", MEASURES, format_func=MEASURES.__getitem__, key="jump-metric", width=120
+        )
+        st.button(
+            "Next worst",
+            on_click=_next_worst,
+            args=(run, measure),
+            help=f"Of the requests at or beyond p99 of {MEASURES[measure]}, the worst first",
+        )
+        lost = again(run)[0]
+        st.button(
+            "Next preemption",
+            on_click=_next_preemption,
+            args=(run,),
+            disabled=not len(lost),
+            help=f"{len(lost):,} in this run",
+        )
+        limit = float(scenario.slo.tpot_slo)
+        over = st.number_input(
+            "Steps over, ms", value=limit, min_value=0.0, key="jump-over", width=140
+        )
+        st.button("Next long step", on_click=_next_step, args=(run, over))
+    if said := state.pop("jumped", None):
+        st.caption(said)
+
+
+def _next_worst(run: Run, measure: str) -> None:
+    found = causes.worst(run, measure)
+    if not len(found):
+        st.session_state.jumped = f"No request of {run.label} has a {MEASURES[measure]}."
+        return
+    now = share.picked(len(run.requests))
+    place = np.flatnonzero(found == now)
+    k = (int(place[0]) + 1) % len(found) if len(place) else 0
+    go_to(run, int(found[k]))
+    st.session_state.jumped = (
+        f"Request {found[k]}: number {k + 1} of the {len(found)} at or beyond p99 of"
+        f" {MEASURES[measure]} under {run.label}."
+    )
+
+
+def _after(times: np.ndarray) -> int:
+    """The place of the first of sorted times after the last jump's; at the end, from the front."""
+    k = int(np.searchsorted(times, st.session_state.get("jumped-to", -1.0), side="right"))
+    return k if k < len(times) else 0
+
+
+def _next_preemption(run: Run) -> None:
+    lost = again(run)[0]
+    t = float(lost[_after(lost)])
+    marks = run.segments[(run.segments["phase"] == PREEMPTED) & (run.segments["t0"] == t)]
+    st.session_state["jumped-to"] = t
+    share.pick(int(marks["request"][0]))
+    order(int(marks["request"][0]), t - 250, t + 250)
+    st.session_state.jumped = f"Request {marks['request'][0]} is preempted at {t / 1e3:,.3f} s."
+
+
+def _next_step(run: Run, over: float) -> None:
+    long = run.steps[run.steps["ms"] > over]
+    if not len(long):
+        st.session_state.jumped = f"No step of {run.label} takes longer than {duration(over)}."
+        return
+    step = long[_after(long["t0"])]
+    st.session_state["jumped-to"] = float(step["t0"])
+    order(None, step["t0"] - 5 * step["ms"], step["t0"] + 6 * step["ms"])
+    st.session_state.jumped = (
+        f"A step of {duration(step['ms'])} at {step['t0'] / 1e3:,.3f} s: {step['prefill']:,} prompt"
+        f" tokens beside {step['decodes']:,} decodes."
+    )

@@ -1,0 +1,82 @@
+"""Is a difference real? The same comparison under many seeds, paired, with a bootstrap interval."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .metrics import FIGURES
+from .parameter import ScenarioError
+from .run import serve_variant
+from .scenario import Scenario
+from .workload import Workload, draw
+
+SEEDS = 20
+RESAMPLES = 10_000
+BOOTSTRAP_SEED = 20  # so that the same runs give the same interval
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replicates:
+    """Figures of each variant under each seed."""
+
+    labels: tuple[str, ...]
+    names: tuple[str, ...]
+    values: np.ndarray  # (variants, figures, seeds)
+
+    def difference(self, k: int, base: int, name: str) -> "Difference":
+        """Of variant k against variant `base`, seed by seed."""
+        j = self.names.index(name)
+        return Difference.of(self.values[k, j] - self.values[base, j])
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    mean: float
+    low: float  # of the mean, the 95 % percentile bootstrap interval
+    high: float
+    seeds: int
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the interval leaves zero out."""
+        return self.low > 0 or self.high < 0
+
+    @classmethod
+    def of(cls, pairs: np.ndarray) -> "Difference":
+        """pairs: (seeds,) differences; seeds under which a figure does not exist are left out."""
+        pairs = pairs[np.isfinite(pairs)]
+        if not len(pairs):
+            return cls(np.nan, np.nan, np.nan, 0)
+        rng = np.random.default_rng(BOOTSTRAP_SEED)
+        means = pairs[rng.integers(0, len(pairs), (RESAMPLES, len(pairs)))].mean(axis=1)
+        low, high = np.quantile(means, [0.025, 0.975])
+        return cls(float(pairs.mean()), float(low), float(high), len(pairs))
+
+
+def replicate(
+    scenario: Scenario,
+    names: Sequence[str],
+    trace: Workload | None = None,
+    seeds: int = SEEDS,
+    go_on: Callable[[float], object] = lambda done: None,
+) -> Replicates:
+    """The scenario under its own seed and the `seeds - 1` after it. ScenarioError if none plays.
+
+    go_on(share done) is called after each run; what it raises ends the work.
+    """
+    if "seed" not in scenario.traffic.uses:
+        raise ScenarioError(
+            f"seed plays no part in arrivals {scenario.traffic.arrivals}: choose arrivals that are"
+            " drawn"
+        )
+    values = np.empty((len(scenario.variants), len(names), seeds))
+    for s in range(seeds):
+        drawn = replace(scenario, traffic=replace(scenario.traffic, seed=scenario.traffic.seed + s))
+        workload = draw(drawn.traffic, trace)
+        scenario.check(len(workload))
+        for k, variant in enumerate(scenario.variants):
+            run = serve_variant(drawn, variant, workload)
+            values[k, :, s] = [FIGURES[name].of(run, scenario.slo) for name in names]
+            go_on((s + (k + 1) / len(scenario.variants)) / seeds)
+    return Replicates(tuple(v.label for v in scenario.variants), tuple(names), values)

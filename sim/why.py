@@ -1,0 +1,574 @@
+"""Why did it wait? TTFT and decode time of each request, split into causes that add up.
+
+While a request waits, the time of each step goes to the limit that kept it out, as the scheduler
+recorded it: a seat or the batch for everybody in the line; blocks or token budget for its head, and
+for who stands behind, the one ahead. Until the scheduler could see it, time goes to the step in
+progress. In its seat without a token, a prompt waits for budget. Inside a step that it has a part
+in, cost goes to overhead, own tokens, others' decodes, others' prompts, in that order, each by what
+adding it to the ones before it costs; padding counts as the others'. Waiting again after a
+preemption, and tokens computed again, are causes of their own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import pandas as pd
+
+from .costs import COST, COSTS
+from .explain import duration
+from .jit import jit
+from .metrics import METRICS
+from .policies import POLICIES
+from .run import Run
+from .scenario import Scenario, Variant
+from .state import (
+    BATCH,
+    BLOCKS,
+    BUDGET,
+    COUNTERS,
+    DECODE,
+    GRANT,
+    PREEMPTED,
+    PREFILL,
+    RECOMPUTE,
+    SEATS,
+    STALL,
+    STEP,
+)
+
+ARRIVING, SEAT, JOINING, KV, TOKENS, AHEAD_KV, AHEAD_TOKENS = range(7)
+AGAIN, OVERHEAD, OWN, RECOMPUTED, DECODES, PROMPTS = range(7, 13)
+TTFT, DECODING = range(2)
+
+
+class Part(NamedTuple):
+    name: str
+    label: str
+    about: str
+    # What would help: a limit that the policy keeps, and the advice.
+    advice: tuple[tuple[str, str], ...]
+
+
+MORE_SEATS = (("max_num_seqs", "raise max_num_seqs before touching anything else"),)
+MORE_KV = (("num_gpu_blocks", "raise num_gpu_blocks, or have shorter limits declared"),)
+MORE_TOKENS = (("max_num_batched_tokens", "raise max_num_batched_tokens"),)
+SMALLER = (
+    ("chunk", "a smaller chunk evens it out, only less prompt work shortens it"),
+    (
+        "long_prefill_token_threshold",
+        "a lower long_prefill_token_threshold evens it out, only less prompt work shortens it",
+    ),
+    ("", "prompts in chunks would even it out, only less prompt work shortens it"),
+)
+PARTS = (
+    Part("step", "the step in progress", "It came while a step ran, or the scheduler napped.", ()),
+    Part("seat", "waiting for a seat", "Every seat was taken.", MORE_SEATS),
+    Part(
+        "batch",
+        "waiting for the batch to end",
+        "Nobody joins a batch that runs.",
+        (("", "let requests join and leave a running batch, as continuous batching does"),),
+    ),
+    Part(
+        "blocks",
+        "waiting for KV blocks",
+        "It headed the line and its blocks were not free.",
+        MORE_KV,
+    ),  # fmt: skip
+    Part(
+        "budget", "waiting for token budget", "No tokens were left for it in the step.", MORE_TOKENS
+    ),  # fmt: skip
+    Part(
+        "ahead_blocks",
+        "behind one short of KV blocks",
+        "The head of its line lacked blocks.",
+        MORE_KV,
+    ),  # fmt: skip
+    Part(
+        "ahead_budget",
+        "behind one short of token budget",
+        "The head of its line lacked tokens.",
+        MORE_TOKENS,
+    ),  # fmt: skip
+    Part("preempted", "preempted, waiting again", "It had lost its seat and its KV.", MORE_KV),
+    Part(
+        "overhead",
+        "overhead of its steps",
+        "What a step costs with nothing in it.",
+        (
+            ("chunk", "raise the chunk, so that fewer steps are taken"),
+            ("", "take fewer steps, or cheaper ones"),
+        ),
+    ),
+    Part(
+        "own",
+        "its own tokens",
+        "Its own prompt, and its own decodes.",
+        (
+            ("enable_prefix_caching", "have prefixes cached, or a faster device"),
+            ("", "no other schedule helps, a faster device does"),
+        ),
+    ),
+    Part("recomputed", "its own, computed again", "Its tokens after a preemption.", MORE_KV),
+    Part(
+        "decodes",
+        "others' decodes",
+        "Decodes that shared its steps.",
+        (("max_num_seqs", "lower max_num_seqs, so that fewer share a step"),),
+    ),
+    Part("prompts", "others' prompts", "Prompts that shared its steps.", SMALLER),
+)
+NAMES = [part.name for part in PARTS]
+
+# Rows [row0, row1) of the steps in which a request did one thing.
+SPAN = np.dtype(
+    [
+        ("request", "i8"),
+        ("into", "i8"),  # where its parts go
+        ("kind", "i8"),  # a phase, or WAITING
+        ("half", "i8"),  # TTFT or DECODING
+        ("row0", "i8"),
+        ("row1", "i8"),
+        ("arrival", "f8"),
+        ("idle", "f8"),  # ms of it that no step took
+        ("kv", "i8"),  # of the request, at the span's begin
+        ("grant", "i8"),  # where its grants begin
+    ],
+    align=True,
+)
+WAITING = 100
+
+
+@jit()
+def _kept_out(row, i):
+    """The part that a step's time goes to for request i, which waits."""
+    if row.stop == SEATS:
+        return SEAT
+    if row.stop == BATCH:
+        return JOINING
+    if row.stop == BLOCKS:
+        return KV if row.head == i else AHEAD_KV
+    if row.stop == BUDGET:
+        return TOKENS if row.head == i else AHEAD_TOKENS
+    return ARRIVING
+
+
+@jit()
+def _wait(row, times, span, out):
+    """The row's time for a request that waits, from its arrival on."""
+    steps, now = 0.0, row.t0
+    if now < span.arrival:
+        while steps < row.repeats and now < span.arrival:
+            now += row.ms
+            steps += 1.0
+        out[ARRIVING] += max(0.0, now - span.arrival)
+    out[_kept_out(row, span.request)] += row.ms * max(0.0, times - steps)
+
+
+@jit()
+def _share(cost, coef, n, row, times, span, own, kv, out):
+    """The row's time for a request that is in its steps with `own` tokens. Returns the prompts'."""
+    decodes = span.kind == DECODE
+    n.prefill = n.prompts = n.decodes = n.pad_prefill = n.pad_decodes = n.late = n.kv = 0
+    n.context = n.reread = n.attended = 0
+    overhead = cost(n, coef)
+    n.kv = kv
+    if decodes:
+        n.decodes, n.context = own, own * kv
+    else:
+        n.prefill, n.prompts = own, 1
+        n.reread, n.attended = kv, own * kv + own * (own + 1) // 2
+    with_own = cost(n, coef) if own > 0 else overhead
+    n.kv = row.kv
+    n.decodes, n.pad_decodes, n.context = row.decodes, row.pad_decodes, row.context
+    with_decodes = cost(n, coef) if row.decodes + row.pad_decodes > 0 else with_own
+    n.prefill, n.pad_prefill, n.prompts = row.prefill, row.pad_prefill, row.prompts
+    n.reread, n.attended = row.reread, row.attended
+    whole = cost(n, coef)
+    out[OVERHEAD] += (overhead + row.ms - whole) * times  # what is no cost of tokens: the host's
+    out[RECOMPUTED if span.kind == RECOMPUTE else OWN] += (with_own - overhead) * times
+    out[DECODES] += (with_decodes - with_own) * times
+    prompts = (whole - with_decodes) * times
+    out[PROMPTS] += prompts
+    return prompts
+
+
+@jit()
+def _idle(kind):
+    """The part that time between steps goes to: a queue of two has the scheduler nap."""
+    if kind == WAITING:
+        return ARRIVING
+    return AGAIN if kind == PREEMPTED else OVERHEAD
+
+
+@jit()
+def _is_of(grants, g, span):
+    return g < len(grants) and grants[g].request == span.request
+
+
+@jit(
+    numba.void(
+        numba.types.FunctionType(COST),
+        numba.float64[::1],
+        numba.from_dtype(COUNTERS),
+        numba.from_dtype(STEP)[::1],
+        numba.float64[::1],
+        numba.from_dtype(GRANT)[::1],
+        numba.from_dtype(SPAN)[::1],
+        numba.float64[:, :, ::1],
+        numba.float64[::1],
+    )
+)
+def _split(cost, coef, n, steps, times, grants, spans, out, prompts):
+    """Add each span's rows, each of so many `times` its step, to out (rows, halves, parts); to
+    `prompts`, where it has rows, what the prompts of others cost in each."""
+    for k in range(len(spans)):
+        span = spans[k]
+        into, g, kv = out[span.into, span.half], span.grant, span.kv
+        if span.idle > 0.0:
+            into[_idle(span.kind)] += span.idle
+        for at in range(span.row0, span.row1):
+            row = steps[at]
+            if span.kind == WAITING:
+                _wait(row, times[at], span, into)
+                continue
+            if span.kind == PREEMPTED:
+                into[AGAIN] += row.ms * times[at]
+                continue
+            if span.kind == STALL:
+                into[TOKENS] += row.ms * times[at]
+                continue
+            own = 0
+            if span.kind == DECODE:
+                own = 1 if row.decodes > 0 else 0
+            else:
+                while _is_of(grants, g, span) and grants[g].step1 <= at:
+                    g += 1
+                if _is_of(grants, g, span) and grants[g].step0 <= at:
+                    own = grants[g].tokens
+            cost_of_prompts = _share(cost, coef, n, row, times[at], span, own, kv, into)
+            kv += own * row.repeats
+            if len(prompts) > 0:
+                prompts[at] += cost_of_prompts
+
+
+@dataclass(frozen=True, eq=False)
+class Why:
+    """The split of every request of a run that was simulated with this cost model.
+
+    parts: (n, 2, len(PARTS)) ms, of TTFT and of decode time (first to last token); a request that
+    was refused has none.
+    """
+
+    run: Run
+    cost: str
+    coefficients: Sequence[float]
+    spans: np.ndarray  # (k,) SPAN, by request and time
+    grants: np.ndarray  # (m,) GRANT, by request and time
+    times: np.ndarray  # (rows,) steps of each row, by what the clock says that it lasted
+
+    @cached_property
+    def parts(self) -> np.ndarray:
+        out = np.zeros((len(self.run.requests), 2, len(PARTS)))
+        self._split(self.spans, out, np.zeros(0))
+        return out
+
+    def _split(self, spans: np.ndarray, out: np.ndarray, prompts: np.ndarray) -> None:
+        n = np.zeros(1, COUNTERS).view(np.recarray)[0]
+        tables = (np.ascontiguousarray(t) for t in (self.run.steps, self.grants, spans))
+        steps, grants, spans = (t.view(np.recarray) for t in tables)
+        coef = np.array(self.coefficients, float)
+        ms = COSTS[self.cost].ms
+        _split(ms, coef, n, steps, self.times, grants, spans, out, prompts)
+
+    def of(self, i: int) -> pd.DataFrame:
+        """Request i: (part, ttft, decode) ms, what plays no part left out."""
+        table = pd.DataFrame(self.parts[i].T, columns=["ttft", "decode"])
+        table.insert(0, "part", [part.label for part in PARTS])
+        return pd.DataFrame(table[(table[["ttft", "decode"]].abs() > 1e-12).any(axis=1)])
+
+    def delayed_by(self, i: int) -> pd.DataFrame:
+        """Who delayed request i: (request, how, tokens, ms), the largest first.
+
+        What prompts cost together in a step is shared by their tokens in it.
+        """
+        spans = self.spans[self.spans["request"] == i]
+        spans["into"] = 0
+        return pd.concat(
+            [
+                self._shared(
+                    i,
+                    spans[np.isin(spans["kind"], (PREFILL, RECOMPUTE, DECODE))],
+                    "its prompt ran in the same steps",
+                ),  # fmt: skip
+                self._shared(i, spans[spans["kind"] == STALL], "its prompt took the token budget"),
+                self._ahead(i, spans[spans["kind"] == WAITING]),
+            ]
+        ).sort_values("ms", ascending=False, ignore_index=True)
+
+    def _shared(self, i: int, spans: np.ndarray, how: str) -> pd.DataFrame:
+        steps, g = self.run.steps, self.grants
+        ms = np.zeros(len(steps))
+        self._split(spans, np.zeros((1, 2, len(PARTS))), ms)
+        within = np.zeros(len(steps), bool)
+        for span in spans:
+            rows = slice(span["row0"], span["row1"])
+            within[rows] = True
+            if span["kind"] == STALL:
+                ms[rows] = steps["ms"][rows] * self.times[rows]
+        others = steps["prefill"].astype(float)
+        for grant in g[g["request"] == i]:
+            others[grant["step0"] : grant["step1"]] -= grant["tokens"]
+        price = np.where(others > 0, ms / np.maximum(others, 1), 0.0)
+        cost = np.append(0.0, price.cumsum())
+        counts = np.append(0, (within * steps["repeats"]).cumsum())
+        theirs = g[(g["request"] != i) & (counts[g["step1"]] > counts[g["step0"]])]
+        rows = pd.DataFrame(
+            {
+                "request": theirs["request"],
+                "how": how,
+                "tokens": theirs["tokens"] * (counts[theirs["step1"]] - counts[theirs["step0"]]),
+                "ms": theirs["tokens"] * (cost[theirs["step1"]] - cost[theirs["step0"]]),
+            }
+        )
+        return pd.DataFrame(rows.groupby(["request", "how"], as_index=False).sum())
+
+    def _ahead(self, i: int, spans: np.ndarray) -> pd.DataFrame:
+        rows = []
+        for span in spans:
+            steps = self.run.steps[span["row0"] : span["row1"]]
+            steps = steps[np.isin(steps["stop"], (BLOCKS, BUDGET)) & (steps["head"] != i)]
+            ends = steps["t0"] + steps["ms"] * steps["repeats"]
+            ms = np.maximum(0.0, ends - np.maximum(steps["t0"], span["arrival"]))
+            for head, stop, lasted in zip(steps["head"], steps["stop"], ms, strict=True):
+                lacked = "KV blocks" if stop == BLOCKS else "token budget"
+                rows.append((int(head), f"ahead in the line, short of {lacked}", 0, lasted))
+        table = pd.DataFrame(rows, columns=["request", "how", "tokens", "ms"])
+        return pd.DataFrame(table.groupby(["request", "how"], as_index=False).sum())
+
+
+def why(run: Run, cost: str, coefficients: Sequence[float]) -> Why:
+    """Split the latencies of a run whose steps took what `cost` says."""
+    order = np.argsort(run.grants, order=["request", "step0"])
+    grants = np.ascontiguousarray(run.grants[order])
+    spans = np.concatenate([_waits(run), _seated(run)])
+    first = run.requests["first"][spans["request"]]
+    began = np.append(run.steps["t0"], np.inf)[spans["row0"]]
+    spans["into"] = spans["request"]
+    spans["half"] = np.where((spans["kind"] == WAITING) | (began < first), TTFT, DECODING)
+    spans["grant"] = np.searchsorted(grants["request"], spans["request"])
+    spans = spans[np.argsort(spans, order=["request", "row0"])]
+    return Why(run, cost, tuple(coefficients), spans, grants, _times(run))
+
+
+def why_variant(run: Run, scenario: Scenario, variant: Variant) -> Why:
+    """The same of a run of this variant of the scenario."""
+    price = scenario.cost_of(variant)
+    return why(run, price.cost, price.coefficients)
+
+
+def _times(run: Run) -> np.ndarray:
+    """Each row's repeats, times what the sum of its rounded additions is to their product."""
+    steps = run.steps
+    return np.divide(
+        _ends(run) - steps["t0"], steps["ms"], out=np.zeros(len(steps)), where=steps["ms"] > 0
+    )
+
+
+def _ends(run: Run) -> np.ndarray:
+    """When each row of steps was over, ms."""
+    steps = run.steps
+    ends, by_product = np.append(steps["t0"][1:], run.total), steps["ms"] * steps["repeats"]
+    by_product += steps["t0"]
+    known = np.sort(run.served["last"])  # a row that nobody follows ends with somebody's last token
+    last = known[np.maximum(0, np.searchsorted(known, by_product + 1e-6) - 1)]
+    last = np.where(abs(last - by_product) < 1e-6, last, by_product)
+    return np.where(abs(ends - by_product) < 1e-6, ends, last)
+
+
+def _idle_until(run: Run, t: np.ndarray) -> np.ndarray:
+    """ms before each of `t` in which no step ran, from the first step on."""
+    t0, ends = run.steps["t0"], _ends(run)
+    gaps = np.append(t0[1:], np.inf) - ends
+    gaps[gaps < 1e-6] = 0.0
+    before = np.searchsorted(t0, t, side="right") - 1
+    whole = np.append(0.0, gaps[:-1].cumsum())
+    row = np.maximum(before, 0)
+    inside = np.where(gaps[row] > 0, np.clip(t - ends[row], 0.0, gaps[row]), 0.0)
+    return np.where(before >= 0, whole[row] + inside, 0.0)
+
+
+def _waits(run: Run) -> np.ndarray:
+    """The span of each request from arrival to its first seat."""
+    t0, r = run.steps["t0"], run.requests
+    served = np.flatnonzero(r["refused"] == 0)
+    spans = np.zeros(len(served), SPAN)
+    spans["request"], spans["kind"], spans["arrival"] = served, WAITING, r["arrival"][served]
+    before = np.searchsorted(t0, spans["arrival"], side="right") - 1  # the step in progress then
+    spans["row0"] = np.maximum(0, before)
+    spans["row1"] = np.searchsorted(t0, r["start"][served])
+    spans["idle"] = _idle_until(run, r["start"][served]) - _idle_until(run, spans["arrival"])
+    return spans
+
+
+def _seated(run: Run) -> np.ndarray:
+    """What each request did from its first seat to its last token. All begins are steps' begins."""
+    kinds = (PREFILL, STALL, DECODE, RECOMPUTE, PREEMPTED)
+    segments = run.segments[np.isin(run.segments["phase"], kinds)]
+    keys = segments["phase"] != PREEMPTED, segments["t0"], segments["request"]
+    segments = segments[np.lexsort(keys)]
+    spans = np.zeros(len(segments), SPAN)
+    spans["request"], spans["kind"] = segments["request"], segments["phase"]
+    ends = segments["t1"].copy()
+    lost = np.flatnonzero(segments["phase"] == PREEMPTED)
+    following = (lost + 1) % max(1, len(segments))  # until it has a seat again, unless it was done
+    again = segments["request"][following] == segments["request"][lost]
+    ends[lost] = np.where(again, segments["t0"][following], ends[lost])
+    t0 = run.steps["t0"]
+    spans["row0"], spans["row1"] = np.searchsorted(t0, segments["t0"]), np.searchsorted(t0, ends)
+    spans["idle"] = _idle_until(run, ends) - _idle_until(run, segments["t0"])
+    # KV when it begins to decode: the prompt's, or all that was lost and came back.
+    kept = np.zeros(len(run.requests), np.int64) + run.requests["prompt"]
+    decodes = segments["phase"] == DECODE
+    spans["kv"][decodes] = kept[segments["request"][decodes]]
+    return spans
+
+
+class Total(NamedTuple):
+    """What the requests at or beyond a quantile of TTFT, or of decode time, waited for."""
+
+    name: str
+    q: float
+    requests: int
+    at: float  # ms, the quantile
+    parts: np.ndarray  # (len(PARTS),) ms, summed over them
+
+    @property
+    def shares(self) -> np.ndarray:
+        """% of each part."""
+        whole = self.parts.sum()
+        return 100 * self.parts / whole if whole > 0 else self.parts
+
+
+def total(split: Why, half: int, q: float, ids: np.ndarray | None = None) -> Total:
+    """The parts of the requests whose TTFT (half 0) or decode time (1) is at or beyond the
+    quantile q, of all or of `ids`."""
+    served = split.run.requests["refused"] == 0
+    ids = np.flatnonzero(served) if ids is None else ids[served[ids]]
+    r = split.run.requests[ids]
+    values = r["first"] - r["arrival"] if half == TTFT else r["last"] - r["first"]
+    name = ("TTFT", "decode time")[half]
+    if not len(values):
+        return Total(name, q, 0, np.nan, np.zeros(len(PARTS)))
+    at = float(np.quantile(values, q))
+    tail = ids[values >= at]
+    return Total(name, q, len(tail), at, split.parts[tail, half].sum(axis=0))
+
+
+# Parts of one cause: waiting for a limit at the head of the line, or behind who does.
+TOGETHER = {AHEAD_KV: KV, AHEAD_TOKENS: TOKENS, RECOMPUTED: AGAIN}
+
+
+# Of TTFT, no schedule takes away what prompts cost together: what one gains, another loses.
+OF_TTFT = {PROMPTS: "prompts compete for the device; only less prompt work, or a faster one, helps"}
+
+
+def advice(t: Total, policy: str) -> str:
+    """'62 % of TTFT p95 is waiting for a seat: raise max_num_seqs before touching …'."""
+    if t.parts.sum() <= 0:
+        return f"There is no {t.name} to explain."
+    sums = t.shares.copy()
+    for part, whole in TOGETHER.items():
+        sums[whole] += sums[part]
+        sums[part] = 0
+    k = int(sums.argmax())
+    keeps = (*POLICIES[policy].keeps, "")
+    said = next((text for limit, text in PARTS[k].advice if limit in keeps), "")
+    if t.name == "TTFT":
+        said = OF_TTFT.get(k, said)
+    label = "preempted and computed again" if k == AGAIN else PARTS[k].label
+    what = f"{t.name} p{100 * t.q:g} ({duration(t.at)})"
+    return f"{sums[k]:.0f} % of {what} is {label}{f': {said}' if said else ''}."
+
+
+def worst(run: Run, metric: str, q: float = 0.99) -> np.ndarray:
+    """Ids of the served requests at or beyond the quantile of a metric of requests, worst first.
+
+    For ITL, by each request's longest gap.
+    """
+    ids = np.flatnonzero(run.requests["refused"] == 0)
+    values = longest_gap(run)[ids] if metric == "itl" else per_request(run, metric)[ids]
+    known = np.isfinite(values)
+    ids, values = ids[known], values[known]
+    if not len(ids):
+        return ids
+    tail = values >= np.quantile(values, q)
+    return ids[tail][np.argsort(-values[tail], kind="stable")]
+
+
+def per_request(run: Run, metric: str) -> np.ndarray:
+    """(n,) ms of each request under ttft, tpot, e2e, queue or tpot_to_release; nan: none."""
+    r = run.requests
+    several = np.where(r["output"] > 1, r["output"] - 1, np.nan)
+    return {
+        "ttft": r["first"] - r["arrival"],
+        "tpot": (r["last"] - r["first"]) / several,
+        "e2e": r["finish"] - r["arrival"],
+        "queue": r["start"] - r["arrival"],
+        "tpot_to_release": (r["finish"] - r["first"]) / several,
+    }[metric]
+
+
+def longest_gap(run: Run) -> np.ndarray:
+    """(n,) ms: the longest gap between two tokens of each request; nan: none."""
+    ticks = run.ticks()
+    ms, ends = np.append(ticks["ms"], 0.0), ticks["t0"] + ticks["ms"] * ticks["repeats"]
+    longest = np.full(len(run.requests), np.nan)
+    segments = run.segments[run.segments["phase"] == DECODE]
+    low = np.searchsorted(ticks["t0"], segments["t0"] - 1e-9)
+    high = np.searchsorted(ticks["t0"], segments["t1"] - 1e-9)
+    if len(ticks):  # who is preempted between two tokens has no part in that gap
+        high -= ends[np.maximum(high - 1, 0)] > segments["t1"] + 1e-6
+    some = high > low
+    pairs = np.column_stack([low[some], high[some]]).ravel()
+    if len(pairs):
+        gaps = np.maximum.reduceat(ms, pairs)[::2]
+        np.fmax.at(longest, segments["request"][some], gaps)
+    np.fmax.at(longest, run.gaps["request"], run.gaps["ms"])
+    return longest
+
+
+def rows_of(table: pd.DataFrame) -> Any:
+    """Its rows, a column an attribute."""
+    return table.itertuples()
+
+
+def as_text(split: Why, i: int) -> str:
+    """Request i's split as a terminal shows it."""
+    r, table = split.run.requests[i], split.of(i)
+    if r["refused"]:
+        return f"{split.run.label}: request {i} was refused at the door."
+    lines = [
+        f"{split.run.label}: request {i}, prompt {r['prompt']:,}, output {r['output']:,}:"
+        f" TTFT {r['first'] - r['arrival']:,.3f} ms, then {r['last'] - r['first']:,.3f} ms to its"
+        " last token",
+        f"  {'':<34}{'TTFT, ms':>14}{'decode, ms':>14}",
+    ]
+    for row in rows_of(table):
+        lines.append(f"  {row.part:<34}{row.ttft:>14,.3f}{row.decode:>14,.3f}")
+    sums = split.parts[i].sum(axis=1)
+    lines.append(f"  {'together':<34}{sums[0]:>14,.3f}{sums[1]:>14,.3f}")
+    delays = split.delayed_by(i).head(5)
+    if len(delays):
+        lines.append("  delayed most by")
+    for row in rows_of(delays):
+        tokens = f", {row.tokens:,} tokens" if row.tokens else ""
+        lines.append(f"    request {row.request:<8} {row.ms:>12,.3f} ms  {row.how}{tokens}")
+    return "\n".join(lines)
+
+
+MEASURES = {name: METRICS[name].label for name in ("ttft", "tpot", "itl", "e2e", "queue")}

@@ -1,0 +1,156 @@
+"""Explanations and the live page as a person meets them: asserted against data, not pixels."""
+
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+from test_browser import ask, canvas, idle, settled, span, until, view
+
+from sim.differ import parting
+from sim.run import compare
+from sim.scenario import Scenario
+from sim.why import worst
+
+PAIR = "/?duration=3&v=continuous&v=chunked:chunk=128&baseline=0"
+LIVE = "/live?duration=4&rate=10&v=continuous&v=chunked:chunk=64&max_num_batched_tokens=16384"
+
+
+def runs_of(address: str):
+    return compare(Scenario.from_url(address)[0])
+
+
+@pytest.fixture
+def pair(visit) -> Page:
+    return settled(visit(PAIR))
+
+
+def test_a_brush_marks_a_window_that_figures_follow_and_the_address_keeps(pair):
+    box = canvas(pair).bounding_box()
+    assert box
+    x = [box["x"] + ask(pair, "return ui.x(arg.t);", t=t) for t in (500.0, 1500.0)]
+    y = box["y"] + 60
+    pair.keyboard.down("Shift")
+    pair.mouse.move(x[0], y)
+    pair.mouse.down()
+    pair.mouse.move(x[1], y, steps=4)
+    pair.mouse.up()
+    pair.keyboard.up("Shift")
+    pair.wait_for_url("**window=*")
+    t0, t1 = (int(part) for part in parse_qs(urlsplit(pair.url).query)["window"][0].split(":"))
+    assert (t0, t1) == (pytest.approx(500, abs=10), pytest.approx(1500, abs=10))
+    arrival = runs_of(PAIR)[0].requests["arrival"]
+    count = int(((arrival >= t0) & (arrival < t1)).sum())
+    said = pair.get_by_test_id("stAlert")
+    expect(said).to_contain_text(f"Of {count} requests that arrived")
+    pair.reload()
+    expect(said).to_contain_text(f"Of {count} requests that arrived")
+    settled(pair)
+    assert ask(pair, "return [ui.brush.t0, ui.brush.t1];") == [t0, t1]
+    canvas(pair).focus()
+    pair.keyboard.press("b")
+    expect(said).to_have_count(0)
+    assert "window=" not in pair.url
+
+
+def test_jumps_go_to_the_worst_requests_one_after_the_other(pair):
+    run = runs_of(PAIR)[0]
+    expected = worst(run, "ttft").tolist()
+    for i in [*expected, *expected][:2]:
+        pair.get_by_role("button", name="Next worst").click()
+        pair.wait_for_url(f"**request={i}")
+        until(lambda: ask(pair, "return ui.data.picked;"), lambda picked, i=i: picked == i)
+        r = run.requests[i]
+        until(lambda: view(pair), lambda v, r=r: v[0] <= r["arrival"] and v[1] >= r["last"])
+        idle(pair)
+    delays = pair.get_by_role("button", name="by request").first
+    expect(delays).to_be_visible()
+    culprit = delays.inner_text().rpartition(" ")[2]
+    delays.click()
+    pair.wait_for_url(f"**request={culprit}")
+
+
+def test_where_two_policies_part_is_shown_and_gone_to(pair):
+    found = parting(*runs_of(PAIR))
+    assert found is not None
+    t0 = min(step.t0 for step in found)
+    main = pair.get_by_test_id("stMain")
+    expect(main).to_contain_text(f"They part at {t0 / 1e3:,.6g} s")
+    prompts = ", ".join(f"{i} ({n:,})" for i, n in found[1].prompts.items())
+    expect(main).to_contain_text(prompts)
+    wide = span(pair)
+    pair.get_by_role("button", name="Go there").click()
+    until(lambda: span(pair), lambda now: now < wide / 2)
+    assert view(pair)[0] <= t0 <= view(pair)[1]
+
+
+def so_far(page: Page) -> dict[str, list[str]]:
+    """The figures of each variant on the live page, as text."""
+    rows = page.get_by_test_id("stTable").last.get_by_role("row").all()[1:]
+    cells = [row.inner_text().replace("\xa0", " ").split("\t") for row in rows]
+    return {first.strip(): [cell.strip() for cell in rest] for first, *rest in cells}
+
+
+def ended(page: Page) -> dict[str, list[str]]:
+    page.get_by_role("button", name="To the end").click()
+    expect(page.get_by_test_id("stMain")).to_contain_text("all are served")
+    idle(page)
+    return so_far(page)
+
+
+def ms(text: str) -> float:
+    number, _, unit = text.partition(" ")
+    return float(number.replace(",", "")) * (1000 if unit == "s" else 1)
+
+
+def opened(visit, address: str) -> Page:
+    page = visit("/" + address.partition("/live")[2])
+    expect(page.get_by_test_id("stHeading").first).to_be_visible()
+    idle(page)
+    page.get_by_role("link", name="Live").click()
+    expect(page.get_by_role("button", name="To the end")).to_be_visible()
+    expect(canvas(page)).to_be_visible()
+    idle(page)
+    return page
+
+
+def test_a_dropped_prompt_moves_one_policy_and_a_replayed_link_says_the_same(visit):
+    page = opened(visit, LIVE)
+    before = ended(page)
+    page.get_by_role("button", name="From the start").click()
+    expect(page.get_by_test_id("stMain")).not_to_contain_text("all are served")
+    page.get_by_role("button", name="Play").click()
+    until(lambda: ask(page, "return ui.data.whole;"), lambda whole: whole > 0)
+    page.wait_for_timeout(700)
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("button", name="Play")).to_be_visible()
+    page.get_by_role("button", name="Drop it in now").focus()  # the keyboard alone
+    page.keyboard.press("Enter")
+    page.wait_for_url(lambda url: "prompt:16000:64" in unquote(url))
+    after = ended(page)
+    worst_gap = 2  # served, ITL p99, ITL max, …
+    moved = {name: ms(after[name][worst_gap]) - ms(before[name][worst_gap]) for name in after}
+    assert moved["continuous"] > 200
+    assert abs(moved["chunked 64"]) < 10
+    assert int(after["continuous"][0]) == int(before["continuous"][0]) + 1
+    address = "/" + page.url.partition("//")[2].partition("/")[2]
+    other = visit("/")
+    idle(other)
+    other.goto(page.url)
+    expect(other.get_by_role("button", name="To the end")).to_be_visible()
+    assert "live=" in address
+    assert ended(other) == after
+
+
+def test_the_live_timeline_grows_while_it_plays_and_keeps_its_canvas(visit):
+    page = opened(visit, LIVE)
+    canvas(page).evaluate("c => { c.marked = true; }")
+    page.get_by_role("button", name="Play").click()
+    latest = "return Math.max(...ui.data.variants.map((v) => Math.max(0, ...v.t1)));"
+    seen = [until(lambda: ask(page, latest), lambda t: t > 0)]
+    for _ in range(3):
+        seen.append(until(lambda: ask(page, latest), lambda t: t > seen[-1]))
+    assert np.all(np.diff(seen) > 0)
+    assert canvas(page).evaluate("c => c.marked === true")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("button", name="Play")).to_be_visible()

@@ -1,0 +1,175 @@
+"""A watched run: the script alone decides what happens, never when somebody looked."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from sim.live import Session, interchangeable, parse, traffic_of, written_script
+from sim.metrics import METRICS
+from sim.parameter import ScenarioError
+from sim.policies import POLICIES
+from sim.run import Run, compare
+from sim.scenario import Scenario
+
+LINK = "/?duration=3&v=continuous&v=chunked:chunk=128&rate=30"
+
+
+def of(link: str = LINK) -> Scenario:
+    scenario, problems = Scenario.from_url(link)
+    assert not problems
+    return scenario
+
+
+def assert_same(a: Run, b: Run) -> None:
+    assert_array_equal(a.requests, b.requests)
+    assert a.total == b.total
+    left, right = (np.sort(r.segments, order=["seat", "t0", "t1"]) for r in (a, b))
+    assert_array_equal(left, right)
+
+
+SCRIPT = "400:prompt:9000:40;700:rate:55;1200:chunk:32;1800:policy:0:chunked;2500:prompt:64:5:3"
+
+
+MANY = "/?duration=2&num_gpu_blocks=700&" + "&".join(f"v={p}" for p in list(POLICIES)[2:8])
+
+
+@pytest.mark.parametrize("link", [LINK, MANY])
+def test_left_alone_it_is_the_comparison_bit_for_bit(link):
+    scenario = of(link)
+    for ours, theirs in zip(Session(scenario).finish(), compare(scenario), strict=True):
+        assert_same(ours, theirs)
+
+
+@given(looks=st.lists(st.floats(0.0, 6_000.0), max_size=12))
+@settings(max_examples=20, deadline=None)
+def test_what_happens_does_not_depend_on_when_one_looks(looks):
+    scenario = of()
+    actions = parse(SCRIPT, scenario)
+    session = Session(scenario, actions)
+    for t in sorted(looks):
+        session.advance(t)
+        for lane in session.lanes:
+            lane.run()
+    for ours, theirs in zip(session.finish(), Session(scenario, actions).finish(), strict=True):
+        assert_same(ours, theirs)
+
+
+def test_acting_while_it_goes_writes_the_script_that_replays_it():
+    scenario = of()
+    session = Session(scenario)
+    for t, *action in (
+        (400.3, "prompt", "9000", "40"),
+        (1200.0, "chunk", "32"),
+        (1800.9, "policy", "0", "chunked"),
+    ):
+        session.advance(t)
+        session = session.act(*action)
+        assert session.t == t
+    script = written_script(session.actions)
+    assert script == "401:prompt:9000:40;1200:chunk:32;1801:policy:0:chunked"
+    replayed = Session(scenario, parse(script, scenario)).finish()
+    for ours, theirs in zip(session.finish(), replayed, strict=True):
+        assert_same(ours, theirs)
+
+
+def test_an_action_leaves_what_was_before_it_as_it_was():
+    scenario = of()
+    plain, acted = Session(scenario), Session(scenario, parse("1500:prompt:9000:40", scenario))
+    for a, b in zip(plain.finish(), acted.finish(), strict=True):
+        before_a, before_b = (r.steps[r.steps["t0"] + r.steps["ms"] < 1500] for r in (a, b))
+        assert before_a["prefill"].sum() == before_b["prefill"].sum() > 0
+        assert len(b.requests) == len(a.requests) + 1
+        dropped = np.flatnonzero(b.requests["prompt"] == 9000)
+        assert b.requests["arrival"][dropped].tolist() == [1500.0]
+
+
+def test_a_long_prompt_moves_the_worst_gap_of_one_policy_and_not_of_the_other():
+    scenario = of(
+        "/?duration=3&v=continuous&v=chunked:chunk=64&rate=12&max_num_batched_tokens=16384"
+    )
+    script = parse("1000:prompt:16000:20", scenario)
+    before, after = Session(scenario).finish(), Session(scenario, script).finish()
+    worst = [[METRICS["itl"].of(run).quantile(1) for run in runs] for runs in (before, after)]
+    assert worst[1][0] > worst[0][0] + 150
+    assert worst[1][1] < worst[0][1] + 5
+
+
+def test_a_rate_brings_the_rest_sooner_and_a_chunk_binds_from_then_on():
+    scenario = of()
+    plain = traffic_of(scenario, ())
+    faster = traffic_of(scenario, parse("1000:rate:60", scenario))
+    early = plain.arrival <= 1000
+    assert_array_equal(faster.arrival[early], plain.arrival[early])
+    assert faster.arrival[~early] == pytest.approx(1000 + (plain.arrival[~early] - 1000) / 2)
+    chunked = Session(scenario, parse("1000:chunk:32", scenario)).finish()[1]
+    first = np.searchsorted(chunked.steps["t0"], 1000)
+    tokens = chunked.grants["tokens"]
+    assert tokens[chunked.grants["step0"] >= first].max() == 32
+    assert tokens[chunked.grants["step1"] <= first].max() == 128
+
+
+def test_the_step_in_progress_is_told_while_it_goes():
+    session = Session(of())
+    for _ in range(40):
+        session.step()
+    base = session.lanes[1]
+    for lane in session.lanes:
+        now, s = lane.now(), lane.state
+        assert sum(now["prompts"].values()) == s.steps.prefill[s.n.steps - 1]
+        run = lane.run()
+        open_now = run.segments[run.segments["t1"] == run.total]
+        assert len(open_now) >= lane.counts["seated"] > 0
+        assert (
+            np.isinf(run.requests["finish"]).sum() == lane.counts["seated"] + lane.counts["waiting"]
+        )
+    assert base.state.n.steps >= 39
+
+
+def test_one_step_is_one_step():
+    session = Session(of("/?arrivals=list&list=5:64:4;900:64:3&v=continuous&baseline=0"))
+    ends = []
+    for _ in range(7):
+        session.step()
+        ends.append(float(session.lanes[0].state.n.now))
+    (run,) = Session(session.scenario).finish()
+    written = [t for s in run.steps for t in s["t0"] + s["ms"] * np.arange(1, s["repeats"] + 1)]
+    assert ends == pytest.approx(written)
+    assert session.done
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("x:prompt:1:1", "no whole ms"),
+        ("5:jump:1", "is no action"),
+        ("5:prompt:0:1", "is not from 1"),
+        ("5:prompt:9", "needs prompt, output"),
+        ("5:rate:-3", "rate -3 is out of range"),
+        ("5:chunk:0", "chunk 0 is out of range"),
+        ("5:policy:7:chunked", "is not from 0 to 1"),
+        ("5:policy:0:static", "continuous can become chunked"),
+        (";".join(["5:prompt:1:1"] * 201), "at most 200"),
+    ],
+)
+def test_an_action_that_cannot_be_is_refused_in_one_sentence(script, says):
+    with pytest.raises(ScenarioError, match=says):
+        parse(script, of())
+
+
+def test_a_closed_loop_has_no_rate_and_no_guests():
+    for script in "5:rate:9", "5:prompt:9:9":
+        with pytest.raises(ScenarioError):
+            parse(script, of("/?arrivals=closed&requests=20"))
+
+
+def test_policies_that_take_over_keep_the_same_books():
+    assert interchangeable("continuous") == ["chunked"]
+    assert interchangeable("static") == []
+    assert "vllm_v1_0_17_1" in interchangeable("vllm_v1")
+    assert "vllm_v0" not in interchangeable("vllm_v1")
+    link = "/?duration=2&v=vllm_v1&num_gpu_blocks=700"
+    scenario = of(link)
+    (run,) = Session(scenario, parse("700:policy:0:vllm_v1_0_8_5", scenario)).finish()
+    assert np.isfinite(run.requests["finish"]).all()

@@ -1,0 +1,236 @@
+"""Each request's latency, split into causes: they add up, and a case is worked by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from numpy.testing import assert_allclose, assert_array_equal
+from strategies import cases, startable, workload
+
+from sim.metrics import METRICS
+from sim.policies import POLICIES
+from sim.run import compare, serve
+from sim.scenario import Scenario
+from sim.state import NOTHING, Limits
+from sim.why import (
+    AGAIN,
+    AHEAD_TOKENS,
+    ARRIVING,
+    DECODES,
+    DECODING,
+    JOINING,
+    KV,
+    NAMES,
+    OVERHEAD,
+    OWN,
+    PARTS,
+    PROMPTS,
+    RECOMPUTED,
+    SEAT,
+    TOKENS,
+    TTFT,
+    Why,
+    advice,
+    as_text,
+    longest_gap,
+    per_request,
+    total,
+    why,
+    why_variant,
+    worst,
+)
+
+laws = settings(max_examples=25, deadline=None)
+few_laws = settings(max_examples=5, deadline=None)
+every_policy = pytest.mark.parametrize("policy", POLICIES)
+MODULE_COST = (0.2, 0.02, 0.4, 0.03)
+A_MILLISECOND = (1.0, 0.0, 0.0, 0.0)
+
+
+def split(policy: str, case, **changes) -> Why:
+    limits = startable(policy, case.limits)._replace(**changes)
+    return why(serve(case.workload, policy, limits, case.cost), "linear", case.cost)
+
+
+def split_of(policy: str, rows, limits: Limits, cost) -> Why:
+    return why(serve(workload(rows), policy, limits, cost), "linear", cost)
+
+
+def parts(split: Why, i: int, half: int) -> dict:
+    """ms by name, what plays no part left out."""
+    values = dict(zip(NAMES, split.parts[i, half].tolist(), strict=True))
+    return {name: pytest.approx(ms, abs=1e-9) for name, ms in values.items() if abs(ms) > 1e-12}
+
+
+@every_policy
+@given(case=cases)
+@laws
+def test_the_parts_add_up_to_what_was_measured(policy, case):
+    for changes in {}, {"num_gpu_blocks": 12, "block_size": 8, "max_model_len": 80}:
+        limits = startable(policy, case.limits)._replace(**changes)
+        if policy == "vllm_v0" and changes:
+            limits = limits._replace(max_num_batched_tokens=10_000)
+        run = serve(case.workload, policy, limits, case.cost)
+        whole = why(run, "linear", case.cost)
+        r, served = run.requests, run.requests["refused"] == 0
+        sums = whole.parts.sum(axis=2)[served]
+        assert_allclose(sums[:, TTFT], (r["first"] - r["arrival"])[served], rtol=0, atol=1e-9)
+        assert_allclose(sums[:, DECODING], (r["last"] - r["first"])[served], rtol=0, atol=1e-9)
+        assert whole.parts.min() > -1e-9
+        assert not whole.parts[~served].any()
+
+
+@every_policy
+@given(case=cases)
+@laws
+def test_a_request_waits_for_the_step_in_progress_once_and_otherwise_for_a_limit(policy, case):
+    small = {"num_gpu_blocks": 12, "block_size": 8, "max_model_len": 80}
+    whole = split(policy, case, **small, async_scheduling=0)  # nobody naps
+    longest = whole.run.steps["ms"].max()
+    assert whole.parts[:, TTFT, ARRIVING].max() <= longest + 1e-9
+    waits = whole.run.steps[whole.run.steps["head"] >= 0]
+    first_seat = whole.run.requests["preemptions"][waits["head"]] == 0
+    assert np.all(waits["stop"][first_seat] != NOTHING)
+
+
+@every_policy
+@given(case=cases)
+@few_laws
+def test_what_prompts_cost_is_shared_among_them_and_nothing_else_is(policy, case):
+    whole = split(policy, case)
+    for i in range(len(case.workload)):
+        rows = whole.delayed_by(i)
+        mine = rows["how"].str.contains("same steps")
+        beside = float(np.asarray(rows.loc[mine, "ms"]).sum())
+        measured = whole.parts[i, :, PROMPTS].sum()
+        if not whole.run.steps["pad_prefill"].any():
+            assert beside == pytest.approx(measured, abs=1e-9)
+        assert i not in set(rows["request"])
+
+
+@every_policy
+@given(case=cases)
+@laws
+def test_grants_are_the_prompt_tokens_of_every_step(policy, case):
+    run = split(policy, case, num_gpu_blocks=12, block_size=8, max_model_len=80).run
+    tokens = np.zeros(len(run.steps) + 1, np.int64)
+    np.add.at(tokens, run.grants["step0"], run.grants["tokens"])
+    np.add.at(tokens, run.grants["step1"], -run.grants["tokens"])
+    assert_array_equal(tokens.cumsum()[:-1], run.steps["prefill"])
+
+
+def test_a_case_by_hand():
+    """Two seats, a budget of 10 tokens a step, chunks of 6, 1 + 0.1 a prompt token + 0.5 a decode.
+
+    t=0: request 0 (prompt 12, 3 outputs) and 1 (prompt 8, 2 outputs) have the seats.
+    step 0, 10 tokens, to 2.0: 6 of request 0, 4 of request 1;  2 (came at 0.5) waits for a seat
+    step 1, 10 tokens, to 4.0: 6 of request 0 (first token), 4 of request 1 (first token)
+    step 2, 2 decodes,  to 6.0: request 1 is done
+    step 3, 1 decode, 5 tokens of request 2, to 8.0: request 0 is done, 2 has its first token
+    """
+    cost = (1.0, 0.1, 0.0, 0.5)
+    run = serve(
+        workload([(0.0, 12, 3), (0.0, 8, 2), (0.5, 5, 1)]), "chunked", Limits(2, 10, 6), cost
+    )
+    assert run.steps["t0"].tolist() == [0.0, 2.0, 4.0, 6.0]
+    whole = why(run, "linear", cost)
+    assert parts(whole, 0, TTFT) == {"overhead": 2.0, "own": 1.2, "prompts": 0.8}
+    assert parts(whole, 0, DECODING) == {
+        "overhead": 2.0, "own": 1.0, "decodes": 0.5, "prompts": 0.5,
+    }  # fmt: skip
+    assert parts(whole, 1, TTFT) == {"overhead": 2.0, "own": 0.8, "prompts": 1.2}
+    assert parts(whole, 2, TTFT) == {
+        "step": 1.5, "seat": 4.0, "overhead": 1.0, "own": 0.5, "decodes": 0.5,
+    }  # fmt: skip
+    rows = whole.delayed_by(0)
+    assert rows["request"].tolist() == [1, 2]
+    assert rows["tokens"].tolist() == [8, 5]
+    assert rows["ms"].tolist() == [pytest.approx(0.8), pytest.approx(0.5)]
+
+
+def test_the_head_lacks_budget_and_who_is_behind_waits_for_it():
+    rows = [(0.0, 50, 9), (1.0, 60, 1), (0.0, 4, 1)]
+    limits = Limits(max_num_seqs=4, max_num_batched_tokens=60)
+    whole = split_of("continuous", rows, limits, A_MILLISECOND)
+    waited = 8.0  # until the decodes leave the whole budget to the prompt of 60
+    assert parts(whole, 1, TTFT) == {"budget": waited, "overhead": 1.0}
+    assert parts(whole, 2, TTFT) == {
+        "ahead_budget": waited, "budget": 1.0, "overhead": 1.0,
+    }  # fmt: skip
+    ahead = whole.delayed_by(2).iloc[0]
+    assert (ahead["request"], ahead["ms"]) == (1, pytest.approx(waited))
+
+
+def test_who_is_preempted_waits_again_and_computes_again():
+    limits = Limits(4, 64, 64, 4, 7, 64)
+    whole = split_of("sarathi", [(0.0, 8, 12), (0.0, 8, 12)], limits, MODULE_COST)
+    lost = int(np.argmax(whole.run.requests["preemptions"]))
+    assert whole.parts[lost, DECODING, AGAIN] > 0
+    assert whole.parts[lost, DECODING, RECOMPUTED] > 0
+    assert whole.parts[1 - lost, :, [AGAIN, RECOMPUTED]].sum() == 0
+
+
+def test_a_batch_keeps_others_out_and_a_stalled_prompt_waits_for_budget():
+    static = split_of("static", [(0.0, 5, 9), (0.5, 5, 2)], Limits(4), MODULE_COST)
+    assert static.parts[1, TTFT, JOINING] > 0
+    limits = Limits(max_num_seqs=3, max_num_batched_tokens=7, chunk=7)
+    stalled = split_of("chunked", [(0.0, 14, 2), (0.0, 5, 1)], limits, A_MILLISECOND)
+    assert parts(stalled, 1, TTFT) == {"budget": 2.0, "overhead": 1.0}
+    took = stalled.delayed_by(1)
+    assert took["how"].tolist() == ["its prompt took the token budget"]
+    assert took["ms"].tolist() == [pytest.approx(2.0)]
+
+
+@pytest.fixture(scope="module")
+def opening():
+    scenario = Scenario.from_query({"duration": ["6"]})[0]
+    return scenario, compare(scenario)
+
+
+def test_the_worst_are_those_beyond_the_quantile_and_measures_are_the_metrics(opening):
+    _, runs = opening
+    for run in runs:
+        for name in ("ttft", "tpot", "e2e", "queue", "tpot_to_release"):
+            values = per_request(run, name)
+            assert_array_equal(values[np.isfinite(values)], METRICS[name].of(run).values)
+            found = worst(run, name, 0.9)
+            assert_array_equal(found, sorted(found, key=lambda i: (-values[i], i)))
+            known = values[np.isfinite(values)]
+            assert len(found) == (known >= np.quantile(known, 0.9)).sum()
+        assert np.nanmax(longest_gap(run)) == METRICS["itl"].of(run).quantile(1.0)
+
+
+def test_the_total_says_what_to_raise_and_raising_it_helps(opening):
+    scenario, runs = opening
+    for run, variant in zip(runs, scenario.variants, strict=True):
+        whole = why_variant(run, scenario, variant)
+        t = total(whole, TTFT, 0.95)
+        ttft = per_request(run, "ttft")
+        assert t.parts.sum() == pytest.approx(ttft[ttft >= np.quantile(ttft, 0.95)].sum())
+        assert t.shares.sum() == pytest.approx(100)
+    link = "/?duration=6&max_num_seqs=16&v=continuous&v=continuous:max_num_seqs=64"
+    few = Scenario.from_url(link)[0]
+    scarce, ample = compare(few)
+    said = advice(total(why_variant(scarce, few, few.variants[0]), TTFT, 0.95), "continuous")
+    assert "waiting for a seat: raise max_num_seqs" in said
+    slow, fast = (np.quantile(per_request(run, "ttft"), 0.95) for run in (scarce, ample))
+    assert fast < 0.75 * slow
+
+
+def test_every_part_is_named_and_the_advice_names_a_limit_that_the_policy_keeps():
+    assert len(set(NAMES)) == len(PARTS) == 13
+    assert NAMES[ARRIVING], NAMES[OVERHEAD] == ("step", "overhead")
+    for k in (SEAT, KV, TOKENS, AHEAD_TOKENS, AGAIN, OWN, RECOMPUTED, DECODES, PROMPTS):
+        for limit, said in PARTS[k].advice:
+            assert said
+            assert limit == "" or limit in Limits._fields
+
+
+def test_in_words(opening):
+    scenario, runs = opening
+    whole = why_variant(runs[2], scenario, scenario.variants[2])
+    i = int(worst(runs[2], "ttft")[0])
+    text = as_text(whole, i)
+    r = runs[2].requests[i]
+    assert f"request {i}, prompt {r['prompt']:,}" in text
+    assert f"{'together':<34}{r['first'] - r['arrival']:>14,.3f}" in text
+    assert "its own tokens" in text
