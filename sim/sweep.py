@@ -197,13 +197,16 @@ class Sweep:
         return seeds_of(self.scenario, self.seeds)
 
     def points(self) -> list[Point]:
-        """Every run; those of the same requests stand together."""
+        """Every run, seed by seed, so that the first ones show the whole range already.
+
+        Those of the same requests stand together.
+        """
         names = [axis.name for axis in self.axes]
         variants = stripped(self.scenario.variants, dict.fromkeys(names, 0.0))
         return [
             Point(tuple(zip(names, values, strict=True)), variant, seed)
-            for values in product(*(axis.values for axis in self.axes))
             for seed in self.numbers
+            for values in product(*(axis.values for axis in self.axes))
             for variant in variants
         ]
 
@@ -395,9 +398,10 @@ def complete(
 
 def _attempt(scenario, missing, rows, trace, go_on, of: int) -> None:
     stop, kept, sent = False, time.monotonic(), of - len(missing)
+    jobs = joblib.effective_n_jobs()
 
     def tasks():
-        for batch in batches(scenario, missing, joblib.effective_n_jobs()):
+        for batch in batches(scenario, missing, jobs):
             if stop:
                 return
             yield joblib.delayed(measure)(scenario, batch, trace, SOURCES)
@@ -407,7 +411,7 @@ def _attempt(scenario, missing, rows, trace, go_on, of: int) -> None:
         return_as="generator_unordered",
         pre_dispatch="1.5 * n_jobs",
         batch_size=1,  # pyright: ignore[reportArgumentType]
-        timeout=SILENCE,
+        timeout=SILENCE if jobs > 1 else None,
     )
     results: Iterator[Any] = iter(pool(tasks()) or ())
     try:

@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from conftest import PATIENCE
 from playwright.sync_api import expect
 from test_pages import Dashboard, served  # noqa: F401
 
@@ -231,7 +232,9 @@ def test_jobs_leave_no_thread_behind():
 def test_a_point_that_is_clicked_opens_on_compare(visit):
     """One cell, so that it is the whole map."""
     page = visit("/capacity?duration=3&seeds=2&x=max_num_seqs:8&y=rate:20&v=continuous")
-    expect(page.get_by_text("continuous carries")).to_be_visible()
+    expect(page.get_by_text("continuous carries")).to_be_visible(
+        timeout=3 * PATIENCE
+    )  # processes start
     chart = page.locator(".st-key-sweep-chart-heatmap").locator("canvas, svg.marks")
     chart.first.wait_for()
     page.wait_for_timeout(500)

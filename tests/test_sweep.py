@@ -5,6 +5,7 @@ import os
 import signal
 from dataclasses import replace
 
+import joblib
 import pandas as pd
 import psutil
 import pytest
@@ -158,6 +159,8 @@ def test_workers_find_what_one_process_finds_bit_for_bit_and_only_once(monkeypat
 
 def test_what_is_done_when_a_sweep_is_ended_is_not_run_again(monkeypatch):
     monkeypatch.setattr(sweeps, "BATCH", 500)
+    alone_here = joblib.parallel_config(backend="sequential")  # which is never ahead of us
+    monkeypatch.setattr(sweeps, "workers", lambda here: alone_here)
     sweep = replace(RATES, axes=(Axis.parse("rate:1:40:1"),))
 
     def end(done, of):

@@ -26,6 +26,7 @@ from .text import dark, plain
 
 AT_ONCE = 4_000_000  # requests that a sweep may serve without being asked: some seconds
 GLANCE = 0.4  # seconds that a page waits for a job before it shows how far it is
+REFRESH = 3.0  # seconds between two looks at what a sweep has so far
 LATENCIES = (("ttft", "ttft_slo"), ("tpot", "tpot_slo"), ("itl", None))
 RATES = ("tok_s", "goodput", "attainment")
 COLOURED = ("attainment", "goodput", "tok_s", "ttft_p99", "tpot_p99", "itl_p99")
@@ -204,10 +205,10 @@ def _watched(key: tuple, job: searches.Job, show, partly=None) -> None:
             left, right = st.columns([6, 1], vertical_alignment="center")
             left.progress(min(1.0, job.done / max(1, job.of)), job.progress)
             right.button("Cancel", key=f"cancel {key}", on_click=job.cancel)
-        if partly:
-            partly()
 
     st.fragment(look, run_every=0.5 if job.running else None)()
+    if partly and job.result is None:
+        st.fragment(partly, run_every=REFRESH if job.running else None)()
 
 
 def _failed(key: tuple, job: searches.Job) -> None:

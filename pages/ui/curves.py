@@ -111,7 +111,7 @@ def strip(cells: pd.DataFrame, *, axis: str, axis_title: str, dark: bool, log_x:
         .encode(
             x=alt.X("x:Q", title=axis_title, scale=scale).axis(format="~s", tickCount=7),
             x2="x2:Q",
-            y=alt.Y("label:N", sort=None, title=None),
+            y=alt.Y("label:N", sort=None, title=None).axis(labelOverlap=False),
             color=alt.Color("binds:N", title="binds", sort=list(BINDS))
             .scale(domain=list(BINDS), range=[c[dark] for c in BINDS.values()])
             .legend(None),
