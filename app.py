@@ -16,6 +16,7 @@ compare = st.Page(
 about_a_scenario = [
     compare,
     st.Page("pages/live.py", title="Live", icon=":material/play_circle:"),
+    st.Page("pages/device.py", title="Device", icon=":material/developer_board:"),
     st.Page("pages/capacity.py", title="Capacity", icon=":material/trending_up:"),
     st.Page("pages/bring.py", title="Bring your own", icon=":material/upload_file:"),
     st.Page("pages/library.py", title="Library", icon=":material/photo_library:"),

@@ -220,8 +220,22 @@ def serve(
                 )
             s = enlarged(s)
         elif state == STUCK:
-            raise ScenarioError(_stuck(s, policy, inside))
+            raise ScenarioError(stuck(s, policy, inside))
         go_on(s.n.finished / len(workload))
+    return recorded(s, workload, policy, limits, refused, label)
+
+
+def recorded(
+    s: State,
+    workload: Workload,
+    policy: str,
+    limits: Limits,
+    refused: np.ndarray,
+    label: str = "",
+    source: str = "simulated",
+) -> Run:
+    """What `s` has on record of the workload, of which the door refused some."""
+    inside = np.flatnonzero(refused == ADMITTED)
     requests = _requests(s, workload, inside)
     requests["refused"] = refused
     segments = s.segments[: s.n.segments].view(np.ndarray)
@@ -232,13 +246,14 @@ def serve(
         for table in (segments, gaps, grants):
             table["request"] = inside[table["request"]]
         steps["head"] = np.where(steps["head"] < 0, -1, inside[steps["head"]])
+    over = s.n.finished == len(s.requests)
     return Run(
         label or POLICIES[policy].label,
-        "simulated",
+        source,
         limits.max_num_seqs,
         pool(policy, limits),
         limits.block_size,
-        float(np.nanmax(requests["finish"], initial=0.0)),
+        float(np.nanmax(requests["finish"], initial=0.0) if over else s.n.now),
         requests,
         steps,
         segments,
@@ -269,7 +284,7 @@ def _requests(s: State, workload: Workload, inside: np.ndarray) -> np.ndarray:
     return requests
 
 
-def _stuck(s: State, policy: str, ids: np.ndarray) -> str:
+def stuck(s: State, policy: str, ids: np.ndarray) -> str:
     """Who waits for ever, for what, and the way out."""
     waiting = [
         int(ids[s.waiting[(s.n.head + k) % len(s.waiting)]]) for k in range(min(3, s.n.waiting))

@@ -413,6 +413,28 @@ def served(port: int) -> subprocess.Popen:
     )
 
 
+def bench_device() -> None:
+    """The loop on this machine's CPU: exercise 08.2, and how well the simulator predicts it."""
+    from gpu_probe.check import FIGURES, REPEATS, check
+
+    subprocess.run([sys.executable, "-m", "gpu_probe", "bench", "--device", "cpu"], cwd=ROOT)
+    with tempfile.TemporaryDirectory() as folder:
+        said = check("cpu", "small", Path(folder))
+    found = said["stages"]["calibration"]["result"]
+    print(f"Predicted beside measured, medians of {REPEATS} runs; % off, and half their range")
+    for name, part in found.get("scenarios", {}).items():
+        for row in ("noise", "error, calibrated", "error, linear"):
+            cells = "".join(
+                f"  {figure} {100 * x:+6.1f}" for figure, x in zip(FIGURES, part[row], strict=True)
+            )
+            print(f"  {name:16}{row:18}{cells}")
+    for verdict in said["verdicts"]:
+        mark = "holds" if verdict["holds"] else "FAILS"
+        print(
+            f"  {mark}: {verdict['what']} {verdict['value']:.3g} (at most {verdict['bound']:.3g})"
+        )
+
+
 if __name__ == "__main__":
     print(f"numpy {np.__version__}, Python {sys.version.split()[0]}")
     bench_engine()
@@ -423,3 +445,4 @@ if __name__ == "__main__":
     if "engine" not in sys.argv:
         bench_page()
         bench_viewers()
+        bench_device()

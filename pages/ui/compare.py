@@ -26,11 +26,6 @@ from .timeline import opening_window, pack, remote, shade_scale
 from .timeline import timeline as canvas
 
 MOST_BANDED = 60_000  # requests of all variants: 22 runs of each take some seconds
-SHOWN = (
-    ("itl", "tokens", "tpot_slo"),
-    ("ttft", "requests", "ttft_slo"),
-    ("tpot", "requests", "tpot_slo"),
-)
 
 
 def scenario() -> Scenario:
@@ -301,17 +296,22 @@ def distributions(runs: Sequence[Run], scenario: Scenario) -> None:
         label_visibility="collapsed",
     )
     colours = {run.label: variant_colours(k)[dark()] for k, run in enumerate(runs)}
+    legend(colours)
+    for column, shown in zip(st.columns(3), drawings.SHOWN, strict=True):
+        with column:
+            distribution(runs, scenario, shown, form == "CDF")
+
+
+def legend(colours: dict[str, str]) -> None:
+    """Which colour is which variant, above charts."""
     st.markdown(
         " &emsp; ".join(f'<span style="color:{c}">■</span> {name}' for name, c in colours.items())
         + " &emsp; dashed: p95",
         unsafe_allow_html=True,
     )
-    for column, shown in zip(st.columns(3), drawings.SHOWN, strict=True):
-        with column:
-            _distribution(runs, scenario, shown, form == "CDF")
 
 
-def _distribution(runs, scenario, shown, cumulative) -> None:
+def distribution(runs, scenario, shown: drawings.Shown, cumulative: bool) -> None:
     metric = METRICS[shown.metric]
     bins, chart = drawings.distribution(runs, scenario, shown, dark(), cumulative)
     if chart is None:

@@ -1,0 +1,189 @@
+"""python -m gpu_probe serve | bench | calibrate | check"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from sim import traces
+from sim.__main__ import Parser
+from sim.parameter import ScenarioError
+from sim.record import load
+from sim.scenario import Scenario
+
+
+def parser() -> argparse.ArgumentParser:
+    top = Parser(prog="python -m gpu_probe", description=__doc__)
+    commands = top.add_subparsers(dest="command", required=True)
+
+    def command(name: str, about: str, device: bool = True) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=about, description=about)
+        made.add_argument("--json", action="store_true", help="for machines")
+        if device:
+            made.add_argument("--device", default="auto", help="cpu, cuda or auto")
+        return made
+
+    s = command("serve", "serve a scenario on the device and record it")
+    s.add_argument("--scenario", metavar="FILE", help="a scenario as JSON; the opening one if none")
+    s.add_argument("--url", help="the page's address, instead")
+    s.add_argument("--trace", metavar="FILE", help="the trace that the scenario names")
+    s.add_argument("--variant", metavar="N", type=int, help="which of its variants; the baseline")
+    s.add_argument("--requests", metavar="N", type=int, default=60, help="the first N of them")
+    s.add_argument("--model", default="small", help="tiny, small, llama-3.1-8b, …")
+    s.add_argument("-o", "--out", metavar="FILE", type=Path, required=True, help="run.parquet")
+
+    b = command("bench", "exercise 08.2: padding to the longest against continuous stepping")
+    b.add_argument("--memory", action="store_true", help="memory by time too, a process each")
+
+    c = command("calibrate", "a recorded run -> a cost model of its device", device=False)
+    c.add_argument("run", metavar="RUN", type=Path)
+    c.add_argument("--cost", default="calibrated", help="calibrated or linear")
+    c.add_argument("-o", "--out", metavar="FILE", type=Path, required=True, help="cost.json")
+
+    k = command("check", "what the device does and how well it is predicted, in 4 minutes at most")
+    k.add_argument("--out", metavar="DIR", type=Path, required=True, help="check.json goes there")
+    k.add_argument("--model", help="llama-3.1-8b on CUDA, small on a CPU")
+    k.add_argument("--seconds", type=float, default=220, help="stages begin until then")
+    return top
+
+
+def bar(what: str) -> Callable[[float], None]:
+    """A progress bar on stderr, where somebody looks."""
+
+    def draw(done: float) -> None:
+        if sys.stderr.isatty():
+            filled = "█" * round(30 * done)
+            end = "\n" if done >= 1 else ""
+            print(
+                f"\r{what} {filled:<30} {100 * done:3.0f} %", end=end, file=sys.stderr, flush=True
+            )
+
+    return draw
+
+
+def say(args: argparse.Namespace, said: dict | list, text: Callable[[], str]) -> int:
+    print(json.dumps(said, indent=1) if args.json else text())
+    return 0
+
+
+def scenario_of(args: argparse.Namespace) -> Scenario:
+    if args.url:
+        scenario, problems = Scenario.from_url(args.url)
+    else:
+        text = Path(args.scenario).read_text() if args.scenario else "{}"
+        scenario, problems = Scenario.from_query(Scenario.query_of(text))
+    if problems:
+        raise ScenarioError(problems[0])
+    return scenario
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    scenario, trace = scenario_of(args), None
+    number = scenario.baseline if args.variant is None else args.variant
+    if not 0 <= number < len(scenario.variants):
+        top = len(scenario.variants) - 1
+        raise ScenarioError(f"--variant {number} is none of the scenario's: give 0 to {top}")
+    if args.requests < 1:
+        raise ScenarioError(f"--requests {args.requests} is nobody: give 1 or more")
+    from .serve import serve  # torch takes seconds to load: bad input is told before
+
+    if args.trace:
+        trace = traces.read(Path(args.trace).read_bytes(), args.trace)[1]
+    record = serve(
+        scenario,
+        scenario.variants[number],
+        trace,
+        model=args.model,
+        device=args.device,
+        requests=args.requests,
+        path=args.out,
+        note=bar("Serving"),
+    )
+    steps = record.run.steps
+    said = {
+        "file": str(args.out),
+        "device": record.run.source,
+        "requests": len(record.run.requests),
+        "steps": len(steps),
+        "busy_s": float(steps["ms"].sum() / 1e3),
+        "decode_only_steps": int((steps["prefill"] == 0).sum()),
+        "span_s": record.run.total / 1e3,
+    }
+    return say(args, said, lambda: "\n".join(f"{name:18} {value}" for name, value in said.items()))
+
+
+def run_bench(args: argparse.Namespace) -> int:
+    from . import bench
+    from .device import choose
+
+    device = choose(args.device)
+    rows = bench.table(device, note=bar("Measuring"))
+    said: dict = {"device": device, "regime": bench.regime(device), "rows": rows}
+    if args.memory:
+        said["memory"] = bench.memory(device)
+
+    def text() -> str:
+        lines = [
+            f"{'batch':>5} {'way':18} {'tokens':>7} {'calls':>6} {'decode':>7} {'slots':>6}"
+            f" {'seconds':>8} {'spread':>7} {'tok/s':>8} {'against pad':>12}"
+        ]
+        lines += [
+            f"{r['batch']:>5} {r['way']:18} {r['tokens']:>7,} {r['calls']:>6,}"
+            f" {r['decode calls']:>7,} {r['slots used']:>6.0%} {r['seconds']:>8.2f}"
+            f" {r['spread']:>7.0%} {r['tok/s']:>8,.0f} {r['against pad_to_max']:>11.2f}x"
+            for r in rows
+        ]
+        lines.append(f"Here tok/s follows {said['regime']}.")
+        for m in said.get("memory", []):
+            lines.append(
+                f"{m['way']}: KV needed {m['needed'] / 2**20:.1f} MiB, peak {m['peak'] / 2**20:.0f}"
+                f" MiB above the start, {m['what']}"
+                + (f", reserved {m['reserved'] / 2**20:.0f} MiB" if m["reserved"] else "")
+            )
+        return "\n".join(lines)
+
+    return say(args, said, text)
+
+
+def run_calibrate(args: argparse.Namespace) -> int:
+    from .calibrate import calibrate, said_of, written
+
+    record = load(args.run)
+    said = said_of(calibrate(record.run, args.cost), record)
+    args.out.write_text(written(said))
+    return say(
+        args,
+        said,
+        lambda: (
+            f"{said['name']}: {said['steps']:,} steps, {said['busy_ms'] / 1e3:.2f} s busy\n"
+            f"median |error| of a step {said['median_error']:.1%}, p95 {said['p95_error']:.1%}\n"
+            f"cost={said['cost']}"
+        ),
+    )
+
+
+def run_check(args: argparse.Namespace) -> int:
+    from .check import check
+    from .device import choose
+
+    device = choose(args.device)
+    model = args.model or ("llama-3.1-8b" if device == "cuda" else "small")
+    print(json.dumps(check(device, model, args.out, args.seconds), indent=1))
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    try:
+        return globals()[f"run_{args.command}"](args)
+    except (ScenarioError, OSError) as error:
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+        print(f"python -m gpu_probe {args.command}: {text}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""Attention of a ragged batch over paged KV, from what torch has on every device.
+
+q: (tokens, heads, head); keys, values: (blocks, block_size, KV heads, head), with this step's
+already written. The queries that share a KV head stand side by side on the query axis of one
+attention per KV head, so that no key is repeated.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from .batch import Batch
+
+
+def padded(q: Tensor, keys: Tensor, values: Tensor, batch: Batch) -> Tensor:
+    """Pages gathered: decodes together, padded to the longest of them; each prompt by itself."""
+    d = batch.decodes
+    seen = torch.empty_like(q)
+    if d:
+        table = batch.table[:d, : batch.widest]
+        seen[:d] = decodes(q[:d], keys, values, table, batch.length[:d])
+    at = d
+    for row, tokens, kv in batch.chunks:
+        table = batch.table[row, : -(-kv // keys.shape[1])]
+        seen[at : at + tokens] = chunk(q[at : at + tokens], keys, values, table, kv)
+        at += tokens
+    return seen
+
+
+def decodes(q: Tensor, keys: Tensor, values: Tensor, table: Tensor, length: Tensor) -> Tensor:
+    """A query a row; `length` keys of each count."""
+    rows, heads, head = q.shape
+    kv_heads = keys.shape[2]
+    k = keys[table].view(rows, -1, kv_heads, head).transpose(1, 2)
+    v = values[table].view(rows, -1, kv_heads, head).transpose(1, 2)
+    counts = torch.arange(k.shape[2], device=q.device) < length[:, None]
+    grouped = q.reshape(rows, kv_heads, heads // kv_heads, head)
+    seen = scaled_dot_product_attention(grouped, k, v, attn_mask=counts[:, None, None])
+    return seen.reshape(rows, heads, head)
+
+
+def chunk(q: Tensor, keys: Tensor, values: Tensor, table: Tensor, kv: int) -> Tensor:
+    """The last queries of one request; the last of them sees all of its `kv` keys."""
+    tokens, heads, head = q.shape
+    kv_heads, group = keys.shape[2], heads // keys.shape[2]
+    k = keys[table].view(-1, kv_heads, head)[:kv].transpose(0, 1)
+    v = values[table].view(-1, kv_heads, head)[:kv].transpose(0, 1)
+    counts = torch.ones(tokens, kv, dtype=torch.bool, device=q.device).tril(kv - tokens)
+    grouped = q.view(tokens, kv_heads, group, head).permute(1, 2, 0, 3)
+    seen = scaled_dot_product_attention(
+        grouped.reshape(1, kv_heads, group * tokens, head),
+        k[None],
+        v[None],
+        attn_mask=counts.repeat(group, 1),
+    )
+    seen = seen.view(kv_heads, group, tokens, head)
+    return seen.permute(2, 0, 1, 3).reshape(tokens, heads, head)

@@ -1,0 +1,122 @@
+"""Steps that only decode, over static buffers: on CUDA a captured graph for each number of rows.
+
+Whatever changes from step to step is read from one integer buffer on the device, filled by a single
+copy; the token is written back on the device. Rows that pad a bucket belong to a spare request and
+write to a spare block. On a CPU the same code runs without capture.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .batch import Batch, BlockTable, Plan
+from .models import Decoder
+
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+class DecodeGraph:
+    """One bucket: up to `rows` requests a step."""
+
+    def __init__(self, model, ids, cache, width: int, attention, rows: int, share=None):
+        """width: blocks of a row of the table; share: the memory of graphs captured before."""
+        self.model, self.ids, self.cache, self.attention, self.rows = (
+            model, ids, cache, attention, rows
+        )  # fmt: skip
+        cuda = model.device.type == "cuda"
+        size = rows * (4 + width) + rows + 1
+        self.host = torch.zeros(size, dtype=torch.int64, pin_memory=cuda)
+        self.buffer = torch.zeros(size, dtype=torch.int64, device=model.device)
+        self.idle()
+        self.buffer.copy_(self.host)
+        self.share = share
+        self.replay: Callable[[], object] = self.capture() if cuda else self.compute
+
+    def parts(self, buffer):
+        """(owner, position, slot, length; each (rows,)), the table, and where rows begin."""
+        rows = self.rows
+        return (
+            buffer[: 4 * rows].reshape(4, rows),
+            buffer[4 * rows : -rows - 1].reshape(rows, -1),
+            buffer[-rows - 1 :],
+        )
+
+    def idle(self) -> tuple[np.ndarray, np.ndarray]:
+        """Every row is the spare request's first token, in the spare block."""
+        block_size, spare = self.cache.shape[3], self.cache.shape[2] - 1
+        columns, table, first = self.parts(self.host.numpy())
+        columns[:] = np.array([len(self.ids) - 1, 0, spare * block_size, 1])[:, None]
+        table[:], first[:] = spare, np.arange(self.rows + 1)
+        return columns, table
+
+    def compute(self) -> None:
+        (owner, position, slot, length), table, first = self.parts(self.buffer)
+        none = first.new_zeros(2, 0)
+        batch = Batch(
+            self.rows, [], owner, position, slot, first[:-1], table, length, first, none,
+            table.shape[1],
+        )  # fmt: skip
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self.cache[layer]
+            keys.view(-1, *k.shape[1:])[slot] = k
+            values.view(-1, *v.shape[1:])[slot] = v
+            return self.attention(q, keys, values, batch)
+
+        x = self.model.hidden(self.ids[owner, position], position, attend)
+        self.logits = self.model.logits(x)
+        self.ids[owner, position + 1] = self.logits.argmax(-1)
+
+    def capture(self) -> Callable[[], None]:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # kernels load and cuBLAS takes its workspace outside
+            for _ in range(2):
+                self.compute()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        # Another thread samples memory meanwhile: its calls are no part of the capture.
+        with torch.cuda.graph(graph, pool=self.share, capture_error_mode="thread_local"):
+            self.compute()
+        self.share = graph.pool()
+        return graph.replay
+
+    @torch.inference_mode()
+    def step(self, requests: np.ndarray, position: np.ndarray, slot: np.ndarray, table) -> Tensor:
+        """Logits of the requests, valid until the next step."""
+        n = len(requests)
+        columns, blocks = self.idle()
+        columns[:, :n] = requests, position, slot, position + 1
+        blocks[:n] = table
+        self.buffer.copy_(self.host, non_blocking=True)
+        self.replay()
+        return self.logits[:n]
+
+
+class DecodeGraphs:
+    """The buckets up to so many rows. The largest comes first: the others fit into its memory."""
+
+    def __init__(
+        self,
+        model: Decoder,
+        ids: Tensor,
+        cache: Tensor,
+        table: BlockTable,
+        attention,
+        most: int,
+    ):
+        """ids: (requests and a spare one, tokens); cache: with a spare block at its end."""
+        self.table, self.graphs, share = table, {}, None
+        top = next((b for b in BUCKETS if b >= most), most)
+        for rows in sorted({b for b in BUCKETS if b < top} | {top}, reverse=True):
+            graph = DecodeGraph(model, ids, cache, table.ids.shape[1], attention, rows, share)
+            self.graphs[rows], share = graph, graph.share
+        self.buckets = sorted(self.graphs)
+
+    def step(self, plan: Plan) -> Tensor:
+        """Logits of a plan that only decodes."""
+        graph = self.graphs[next(b for b in self.buckets if b >= len(plan.rows))]
+        slot = self.table.slots(plan.rows, plan.start)
+        return graph.step(plan.rows, plan.start, slot, self.table.ids[plan.rows])

@@ -1,0 +1,193 @@
+"""Device runs as processes of their own: a crash of CUDA takes nothing down but the run.
+
+A run is a folder: scenario.json, job.json, log, and run.parquet, which is whole at every moment.
+Who runs on a device holds a lock on its file; the system drops it with the process, whatever ends
+that. Knows no torch.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from sim.parameter import ScenarioError
+from sim.record import Record, load
+from sim.scenario import Scenario
+from sim.workload import Workload
+
+ROOT = Path(__file__).parents[1]
+RUNS = Path(os.environ.get("SLOTSCOPE_RUNS", ROOT / ".runs"))
+KEPT = 50  # runs
+_children: dict[str, subprocess.Popen] = {}  # to be waited for
+
+
+def cards() -> list[str]:
+    """Names of the NVIDIA cards here; none without a driver."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+        names = [
+            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(k)) for k in range(count)
+        ]
+        return [name.decode() if isinstance(name, bytes) else name for name in names]
+    except Exception:  # not installed, or no driver: NVML's errors are made when it is loaded
+        return []
+
+
+class Job(NamedTuple):
+    """One run, while it lasts and afterwards."""
+
+    folder: Path
+
+    @property
+    def about(self) -> dict:
+        try:
+            return json.loads((self.folder / "job.json").read_text())
+        except (OSError, ValueError):
+            return {}
+
+    @property
+    def label(self) -> str:
+        """As a list shows it."""
+        a = self.about
+        return f"{a.get('label', '?')} · {a.get('model', '?')} on {a.get('device', '?')} · " + str(
+            a.get("date", "")
+        )[:16].replace("T", " ")
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "run.parquet"
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process is alive."""
+        return (held := holder(self.about.get("device", ""))) is not None and held == self
+
+    def record(self) -> Record | None:
+        """What has been measured so far, if anything."""
+        return load(self.path) if self.path.exists() else None
+
+    def last_words(self) -> str:
+        """What the process said at the end."""
+        try:
+            lines = (self.folder / "log").read_text(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1].rpartition("serve: ")[2][-400:] if lines else ""
+
+    def stop(self) -> None:
+        """Ask the process to end; it leaves what it has measured. A second time: end it."""
+        if self.runs:
+            asked = self.folder / "stopping"
+            os.kill(self.about["pid"], signal.SIGKILL if asked.exists() else signal.SIGINT)
+            asked.touch()
+
+    def forget(self) -> None:
+        """Remove it from the disk."""
+        if not self.runs:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def jobs() -> list[Job]:
+    """All that are kept, the newest first."""
+    return [Job(path) for path in sorted(RUNS.glob("*-*"), reverse=True) if path.is_dir()]
+
+
+def _lock(device: str) -> int | None:
+    """The device's lock as a file descriptor; None while a run holds it."""
+    RUNS.mkdir(parents=True, exist_ok=True)
+    file = os.open(RUNS / f"{device}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    return file
+
+
+def holder(device: str) -> Job | None:
+    """The run that is on the device now."""
+    for child in list(_children.values()):
+        child.poll()
+    if device not in ("cpu", "cuda") or not (RUNS / f"{device}.lock").exists():
+        return None
+    file = _lock(device)
+    if file is not None:
+        os.close(file)
+        return None
+    name = (RUNS / f"{device}.lock").read_text().strip()
+    return Job(RUNS / name) if name else None
+
+
+def start(
+    scenario: Scenario,
+    variant: int,
+    *,
+    model: str,
+    device: str,
+    requests: int,
+    trace: Workload | None = None,
+) -> Job:
+    """Begin a run of one of the scenario's variants. ScenarioError while the device is taken."""
+    file = _lock(device)
+    for _ in range(5):  # somebody who only looks holds it for a moment
+        if file is None:
+            time.sleep(0.01)
+            file = _lock(device)
+    if file is None:
+        other = holder(device)
+        raise ScenarioError(
+            f"{device} is taken by {other.label if other else 'a run that begins just now'}: wait"
+            " until it is over, or stop it"
+        )
+    label = scenario.variants[variant].label
+    name = f"{time.time_ns() // 1_000_000}-{re.sub(r'[^a-z0-9]+', '-', label.lower())[:40]}"
+    job = Job(RUNS / name)
+    job.folder.mkdir()
+    (job.folder / "scenario.json").write_text(scenario.to_json())
+    command = [sys.executable, "-m", "gpu_probe", "serve", "--json", "--device", device]
+    command += ["--scenario", str(job.folder / "scenario.json"), "--variant", str(variant)]
+    command += ["--model", model, "--requests", str(requests), "-o", str(job.path)]
+    if trace is not None:
+        (job.folder / "trace.csv").write_text(_as_csv(trace))
+        command += ["--trace", str(job.folder / "trace.csv")]
+    try:
+        os.ftruncate(file, 0)
+        os.write(file, name.encode())
+        with (job.folder / "log").open("w") as log:
+            child = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(file,),
+                start_new_session=True,
+            )
+    finally:
+        os.close(file)  # the child's own copy holds the lock on
+    _children[name] = child
+    said = {"label": label, "model": model, "device": device, "requests": requests}
+    said |= {"pid": child.pid, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    (job.folder / "job.json").write_text(json.dumps(said))
+    for old in jobs()[KEPT:]:
+        old.forget()
+    return job
+
+
+def _as_csv(trace: Workload) -> str:
+    rows = np.column_stack([trace.arrival, trace.prompt, trace.output]).tolist()
+    lines = (f"{arrival!r},{prompt:.0f},{output:.0f}" for arrival, prompt, output in rows)
+    return "\n".join(["arrival_ms,prompt_len,output_len", *lines, ""])

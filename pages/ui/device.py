@@ -1,0 +1,387 @@
+"""The parts of the device page, in the order in which a person needs them."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from gpu_probe import jobs
+from gpu_probe.calibrate import calibrate, said_of, written
+from gpu_probe.jobs import Job
+from gpu_probe.predict import errors, predicted
+from sim.explain import duration
+from sim.metrics import FIGURES, unsupported
+from sim.parameter import ScenarioError
+from sim.record import Record, load
+from sim.run import Run
+from sim.scenario import Scenario
+from sim.state import PHASES
+
+from . import compare, device_charts, drawings, share
+from .controls import trace as trace_at_hand
+from .palette import variant_colours
+from .tables import number
+from .timeline import pack
+from .timeline import timeline as canvas
+
+MODELS = ("small", "tiny", "llama-3.1-8b", "qwen3-8b", "qwen2.5-7b", "llama-2-7b", "mistral-7b")
+EVERY = 0.2  # seconds between two looks at a run in progress
+RECENT = 1_500  # steps that the live charts show
+MEMORY = {
+    "used": "device, NVML used",
+    "reserved": "torch reserved",
+    "allocated": "torch allocated",
+    "rss": "process memory (RSS)",
+    "kv": "KV blocks in use",
+}
+
+
+def dark() -> bool:
+    return st.context.theme.type == "dark"
+
+
+@st.cache_data(ttl=60, show_spinner=False)
+def cards() -> list[str]:
+    return jobs.cards()
+
+
+def ground() -> None:
+    """What the page is on, and what its times are."""
+    if "scenario" not in st.session_state:  # a server's first visitor, at this page's own path
+        st.session_state.wanted = "pages/device.py"
+        st.switch_page("app.py")
+    found = cards()
+    st.subheader("The same scheduler, on a device", anchor=False)
+    where = (
+        f"The device is **{found[0]}**."
+        if found
+        else "**No GPU here**: no NVIDIA driver answers. The loop runs on this machine's CPU."
+    )
+    st.markdown(
+        f"{where} A decoder with random weights and a paged KV cache computes every step that the"
+        " policy plans. Time is the sum of the steps: a gap in which nobody is there is skipped."
+    )
+
+
+def controls() -> Job | None:
+    """Start a run or choose one that is kept. Returns the one to show."""
+    scenario: Scenario = st.session_state.scenario
+    devices = ["cuda", "cpu"] if cards() else ["cpu"]
+    with st.container(border=True):
+        columns = st.columns([3, 2, 1, 1, 1], vertical_alignment="bottom")
+        numbers = range(len(scenario.variants))
+        variant = columns[0].selectbox(
+            "Variant of the scenario", numbers, format_func=lambda k: scenario.variants[k].label
+        )
+        model = columns[1].selectbox("Model", MODELS, key="device.model")
+        device = columns[2].selectbox("Device", devices, key="device.device")
+        requests = columns[3].number_input("Requests", 1, 100_000, 40, key="device.requests")
+        started = columns[4].button(
+            "Start", type="primary", icon=":material/play_arrow:", width="stretch"
+        )
+        if started:
+            _start(scenario, variant or 0, model, device, int(requests))
+        if said := st.session_state.pop("device.said", None):
+            st.error(f"{said}.")
+        return _chosen()
+
+
+def _start(scenario: Scenario, variant: int, model: str, device: str, requests: int) -> None:
+    state = st.session_state
+    try:
+        scenario.check()
+        if "trace" in scenario.traffic.uses and trace_at_hand() is None:
+            raise ScenarioError("the scenario's trace is not here: drop its file in the sidebar")
+        job = jobs.start(
+            scenario,
+            variant,
+            model=model,
+            device=device,
+            requests=requests,
+            trace=trace_at_hand(),
+        )
+    except ScenarioError as error:
+        state["device.said"] = str(error)
+        return
+    state["device.kept"] = job
+
+
+def _chosen() -> Job | None:
+    """One of the runs that are kept, or a file that is dropped."""
+    kept = jobs.jobs()
+    left, right = st.columns([3, 2], vertical_alignment="bottom")
+    if kept:
+        if st.session_state.get("device.kept") not in kept:
+            st.session_state["device.kept"] = kept[0]
+        left.selectbox("Run", kept, format_func=lambda job: job.label, key="device.kept")
+    dropped = right.file_uploader("Or drop a run.parquet", type="parquet", key="device.upload")
+    if dropped is not None:
+        return None
+    return st.session_state["device.kept"] if kept else None
+
+
+def live(job: Job | None) -> None:
+    """A run in progress, looked at a few times a second; then the page is drawn anew."""
+    if job and job.runs:
+        _live(job)
+        st.stop()
+
+
+@st.fragment(run_every=EVERY)
+def _live(job: Job) -> None:
+    if not job.runs:
+        st.rerun()
+    record, about = job.record(), job.about
+    left, right = st.columns([5, 1], vertical_alignment="center")
+    right.button("Stop", icon=":material/stop:", on_click=job.stop, width="stretch")
+    if record is None:
+        left.progress(0.0, f"{job.label}: loading torch, making weights, warming up")
+        return
+    run, done = record.run, record.about["requests_done"]
+    left.progress(
+        min(1.0, done / max(1, about["requests"])),
+        f"{job.label}: {done} of {len(run.requests)} requests,"
+        f" {len(run.steps):,} steps, {duration(run.total)} of the run's time",
+    )
+    charts(record, RECENT)
+
+
+def charts(record: Record, most: int) -> None:
+    """Slots, step times and memory of the last `most` steps."""
+    run = record.run
+    rows = run.steps[-most:]
+    if not len(rows):
+        return
+    begin = rows["t0"][0]
+    shown = run.segments[run.segments["t1"] > begin]
+    seats = int(shown["seat"].max(initial=0)) + 1
+    phases = np.array(PHASES)
+    holding = pd.DataFrame(
+        {
+            "t0": np.maximum(shown["t0"], begin) / 1e3,
+            "t1": shown["t1"] / 1e3,
+            "seat": shown["seat"],
+            "request": shown["request"],
+            "phase": phases[shown["phase"]],
+        }
+    )
+    times = pd.DataFrame(
+        {
+            "t": rows["t0"] / 1e3,
+            "ms": rows["ms"],
+            "kind": np.where(rows["prefill"] > 0, "mixed", "decode only"),
+        }
+    )
+    columns = st.columns(3)
+    with columns[0]:
+        st.markdown("**Slots**")
+        st.altair_chart(device_charts.slots(holding, seats, dark()), alt="Who holds which seat")
+    with columns[1]:
+        st.markdown("**Step times**")
+        st.altair_chart(device_charts.steps(times, dark()), alt="Milliseconds of each step")
+    with columns[2]:
+        st.markdown("**Memory**", help=f"What is measured: {record.about['memory']}.")
+        st.altair_chart(device_charts.memory(_memory(record, begin), dark()), alt="Memory by time")
+
+
+def _memory(record: Record, begin: float) -> pd.DataFrame:
+    """(t s, MiB, what) of what was measured; at most a few hundred samples a line."""
+    samples = record.beside["memory"]
+    samples = samples[samples["t"] >= begin]
+    samples = samples[:: max(1, len(samples) // 300)]
+    lines = [
+        pd.DataFrame({"t": samples["t"] / 1e3, "MiB": samples[name] / 2**20, "what": label})
+        for name, label in MEMORY.items()
+        if np.isfinite(samples[name]).any()
+    ]
+    peaks = record.beside["step_memory"]["peak"]
+    if np.isfinite(peaks).any():
+        steps = record.run.steps
+        inside = steps["t0"] >= begin
+        at, high = steps["t0"][inside] / 1e3, peaks[inside] / 2**20
+        what = "torch allocated, peak of each step"
+        lines.append(pd.DataFrame({"t": at, "MiB": high, "what": what}))
+    return pd.concat(lines) if lines else pd.DataFrame({"t": [], "MiB": [], "what": []})
+
+
+def record(job: Job | None) -> Record:
+    """What the chosen run, or the dropped file, has measured; without any, say so and stop."""
+    dropped = st.session_state.get("device.upload")
+    try:
+        if dropped is not None:
+            return load(dropped.getvalue(), dropped.name)
+        if job is None:
+            st.info(
+                "Start a run, or drop the file that `python -m gpu_probe serve` wrote elsewhere."
+            )
+            st.stop()
+        found = job.record()
+    except ScenarioError as error:
+        st.error(f"{error}.")
+        st.stop()
+    if found is None or not found.about["finished"]:
+        _ended_early(job, found)
+    if found is None:
+        st.stop()
+    return found
+
+
+def _ended_early(job: Job, found: Record | None) -> None:
+    words = job.last_words() or "it said nothing"
+    if (job.folder / "stopping").exists():
+        words = "it was stopped"
+    kept = (
+        f"What it had measured is kept: {found.about['requests_done']} of"
+        f" {len(found.run.requests)} requests, {len(found.run.steps):,} steps."
+        if found
+        else "It had not measured anything yet."
+    )
+    st.warning(f"The run ended early: {words}. {kept}")
+
+
+def compared(record: Record) -> None:
+    """Measured beside simulated, on one axis."""
+    run, about = record.run, record.about
+    if not about["finished"]:
+        charts(record, len(run.steps))
+        return
+    scenario = Scenario.from_query(about.get("query", {}))[0]
+    repeats, others = _kin(record)
+    top = st.container()
+    name, cost, coefficients, sentence = _cost(record, others, scenario)
+    simulated = predicted(record, cost, coefficients, f"simulated, {name}")
+    measured = replace(run, label=f"measured on {run.source}")
+    with top:
+        _verdict(measured, simulated, repeats, sentence)
+    runs, scenario = [measured, simulated], replace(scenario, baseline=0)
+    with st.container(key="timeline-box"):
+        canvas(pack(runs, scenario), "Measured above, simulated below", None)
+    colours = {r.label: variant_colours(k)[dark()] for k, r in enumerate(runs)}
+    compare.legend(colours)
+    for column, shown in zip(st.columns(3), drawings.SHOWN, strict=True):
+        with column:
+            compare.distribution(runs, scenario, shown, False)
+    charts(record, len(run.steps))
+    with st.expander("All figures, measured and simulated", icon=":material/table_chart:"):
+        table = {
+            r.label: {f.label: number(f.of(r, scenario.slo), f.unit) for f in FIGURES.values()}
+            for r in runs
+        }
+        st.table(pd.DataFrame(table), border="horizontal")
+        if small := unsupported(measured):
+            labels = ", ".join(FIGURES[n].label for n in FIGURES if n in small)
+            st.caption(f"Too few requests for a 95 % upper bound: {labels}.")
+
+
+def _kin(record: Record) -> tuple[list[Run], list[tuple[Job, Record]]]:
+    """(Finished runs of the same thing, this one included; others on the same device and model.)"""
+    same, others = [record.run], []
+    for job in jobs.jobs():
+        if job.runs or not job.path.exists():
+            continue
+        other = job.record()
+        if other is None or not other.about["finished"]:
+            continue
+        if other.about["date"] == record.about["date"]:
+            continue
+        if any(other.about[n] != record.about[n] for n in ("device", "model", "attention")):
+            continue
+        alike = ("policy", "limits", "query", "requests")
+        if all(other.about.get(n) == record.about.get(n) for n in alike):
+            same.append(other.run)
+        else:
+            others.append((job, other))
+    return same, others
+
+
+def _cost(record: Record, others, scenario: Scenario):
+    """(name, cost model, coefficients, what a reader must know of it), as chosen."""
+    choices = {"fitted on this run": record} | {f"fitted on {j.label}": r for j, r in others}
+    chosen = st.selectbox(
+        "Simulated with a cost model", [*choices, "of the scenario"], key="device.cost"
+    )
+    if chosen == "of the scenario":
+        pricing = scenario.cost_of(scenario.variants[scenario.baseline])
+        said = "The scenario's own cost model was not made for this device."
+        return "the scenario's cost", pricing.cost, pricing.coefficients, said
+    try:
+        fit = calibrate(choices[chosen].run)
+    except ScenarioError as error:
+        st.error(f"{error}.")
+        st.stop()
+    share_link(fit, choices[chosen], scenario)
+    said = (
+        "The model was fitted on this very run: its error here is no prediction."
+        if chosen == "fitted on this run"
+        else "The model was fitted on another run: this is a prediction."
+    )
+    return chosen, fit.cost, fit.coefficients.tolist(), said
+
+
+def share_link(fit, source: Record, scenario: Scenario) -> None:
+    """The fit as the compare page's cost model, and as a file."""
+    said = said_of(fit, source)
+    left, right = st.columns([3, 1], vertical_alignment="center")
+    query = replace(scenario, model=fit.step_cost()).to_query()
+    left.page_link(
+        "pages/compare.py",
+        label=f"Compare policies with the cost “{said['name']}”",
+        icon=":material/compare_arrows:",
+        query_params=query,
+    )
+    right.download_button(
+        "cost.json", written(said), "cost.json", "application/json", on_click="ignore"
+    )
+    left.caption(
+        f"{said['steps']:,} steps; median |error| of a step {said['median_error']:.1%}, p95"
+        f" {said['p95_error']:.1%}. `cost={said['cost'][:60]}…`"
+    )
+
+
+def _verdict(measured: Run, simulated: Run, repeats: list[Run], sentence: str) -> None:
+    table = errors(repeats, {"simulated": simulated})
+    off = table.loc["simulated, error in %"]
+    st.markdown(
+        f"#### Busy time {off['busy']:+.1f} %, TTFT p50 {off['TTFT p50']:+.1f} %, TPOT p50"
+        f" {off['TPOT p50']:+.1f} % off the clock"
+    )
+    st.markdown(sentence)
+    shown = table.map(lambda v: "–" if np.isnan(v) else f"{v:,.2f}")
+    for row in shown.index:
+        if "error" in row:
+            shown.loc[row] = [f"{v:+.1f} %" for v in table.loc[row]]
+    st.table(shown, border="horizontal", alt="Measured figures, their noise, and the errors")
+    if len(repeats) == 1:
+        st.caption("One run says nothing of its own noise: start the same again to see it.")
+    else:
+        st.caption(f"Measured: median of {len(repeats)} runs; noise: half their range.")
+
+
+def keep() -> None:
+    """The run as a file, or gone."""
+    left, right, _ = st.columns([1, 1, 4])
+    job = st.session_state.get("device.kept")
+    if job and st.session_state.get("device.upload") is None and job.path.exists():
+        left.download_button(
+            "run.parquet",
+            lambda: job.path.read_bytes(),
+            "run.parquet",
+            "application/vnd.apache.parquet",
+            icon=":material/download:",
+            on_click="ignore",
+        )
+        right.button("Forget it", icon=":material/delete:", on_click=job.forget)
+
+
+def provenance(record: Record) -> str:
+    a = record.about
+    versions = ", ".join(f"{name} {value}" for name, value in a["versions"].items())
+    limits = json.dumps(a["limits"])
+    without = " Prefix caching is off on the device." if a.get("without_prefix_caching") else ""
+    return (
+        f"{a['device']} · {a['model']} in {a['dtype']} · attention: {a['attention']} · clock:"
+        f" {a['clock']} · {a['driver']} · {versions} · {a['date'][:16]} · {a['policy']}"
+        f" {limits}.{without} {share.host()}"
+    )

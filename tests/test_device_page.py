@@ -1,0 +1,182 @@
+"""The page Device: nothing yet, a run kept, a run that ended early, and a device that is taken."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_gpu_probe import QUERY, until
+from test_pages import Dashboard, served  # noqa: F401
+
+from gpu_probe import jobs
+from gpu_probe.loop import Server
+from gpu_probe.memory import SAMPLE, STEP_MEMORY
+from gpu_probe.predict import asked
+from sim.parameter import ScenarioError
+from sim.record import Record, save
+from sim.scenario import Scenario
+from sim.workload import draw
+
+
+@pytest.fixture(autouse=True)
+def shelf(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(jobs, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(jobs, "cards", lambda: [])
+    return tmp_path / "runs"
+
+
+def page() -> Dashboard:
+    board = Dashboard(**QUERY)
+    board.at.switch_page("pages/device.py")
+    board.run()
+    assert not board.crashes
+    return board
+
+
+def kept(shelf: Path, name: str, date: str, *, steps: int = 10**9, slower: float = 1.0) -> None:
+    """A run as the device leaves it, of steps with some noise."""
+    scenario = Scenario.from_query(QUERY)[0]
+    work = draw(scenario.traffic).rows(np.arange(30))
+    server = Server(work, "chunked", scenario.limits_of(scenario.variants[0]))
+    rng, passed = np.random.default_rng(len(date)), [0.0]
+
+    def forward(s):
+        ms = 2 + 0.05 * s.n.prefill + 0.3 * s.n.decodes + 0.002 * s.n.context
+        passed[0] = slower * ms * rng.uniform(0.95, 1.05)
+
+    for k, _ in enumerate(server.steps(forward, lambda: passed[0]), 1):
+        passed[0] = 0.0
+        if k == steps:
+            break
+    run = server.run("a CPU", "chunked 32")
+    memory = np.full(50, np.nan, SAMPLE)
+    memory["t"] = np.linspace(0, run.total, 50)
+    memory["rss"], memory["kv"] = 5e8, 1e6
+    about = {
+        "device": "a CPU",
+        "model": "tiny",
+        "dtype": "float32",
+        "attention": "padded",
+        "clock": "time of the one thread",
+        "versions": {"torch": "2"},
+        "memory": "process memory (RSS), not device memory",
+        "driver": "no CUDA device",
+        "policy": "chunked",
+        "limits": server.limits._asdict(),
+        "clients": 0,
+        "date": date,
+        "query": scenario.to_query(),
+        "variant": str(scenario.variants[0]),
+        "requests": 30,
+        "finished": server.done == 1,
+        "requests_done": int(server.state.n.finished),
+    }
+    beside = {
+        "asked": asked(work),
+        "memory": memory,
+        "step_memory": np.zeros(len(run.steps), STEP_MEMORY),
+    }
+    folder = shelf / name
+    folder.mkdir(parents=True)
+    save(folder / "run.parquet", Record(run, about, beside))
+    said = {"label": "chunked 32", "model": "tiny", "device": "cpu", "requests": 30, "date": date}
+    (folder / "job.json").write_text(json.dumps(said | {"pid": 1}))
+
+
+def texts(at) -> str:
+    return "\n".join(m.value for m in at.main.markdown)
+
+
+def test_without_a_gpu_the_page_says_so_and_offers_the_cpu():
+    at = page().at
+    assert "No GPU here" in texts(at)
+    assert at.selectbox(key="device.device").options == ["cpu"]
+    assert "drop the file" in at.main.info[0].value
+
+
+def test_a_gpu_is_named(monkeypatch):
+    monkeypatch.setattr(jobs, "cards", lambda: ["NVIDIA H200"])
+    from pages.ui import device
+
+    device.cards.clear()
+    at = page().at
+    device.cards.clear()
+    assert "**NVIDIA H200**" in texts(at)
+    assert at.selectbox(key="device.device").options == ["cuda", "cpu"]
+
+
+def test_a_kept_run_stands_beside_its_simulation(shelf):
+    kept(shelf, "1-chunked-32", "1999-12-31T00:00")
+    at = page().at
+    assert "off the clock" in texts(at)
+    assert "no prediction" in texts(at)
+    table = at.main.table[0].value
+    assert list(table.index) == [
+        "measured, ms",
+        "noise of the measurement, ±%",
+        "simulated, error in %",
+    ]
+    assert set(table.loc["noise of the measurement, ±%"]) == {"–"}
+    assert abs(float(table.loc["simulated, error in %", "busy"].split()[0])) < 2
+
+
+def test_repeats_give_the_noise_and_another_run_a_prediction(shelf):
+    kept(shelf, "1-chunked-32", "1999-12-30T00:00")
+    kept(shelf, "2-chunked-32", "1999-12-31T00:00:00", slower=1.02)
+    at = page().at
+    noise = at.main.table[0].value.loc["noise of the measurement, ±%", "busy"]
+    assert 0.1 < float(noise) < 5
+
+
+def test_a_run_that_was_killed_is_shown_as_far_as_it_went(shelf):
+    kept(shelf, "1-chunked-32", "1999-12-31T00:00", steps=40)
+    (shelf / "1-chunked-32" / "log").write_text("python -m gpu_probe serve: the device was lost\n")
+    at = page().at
+    said = at.main.warning[0].value
+    assert "the device was lost" in said
+    assert "40 steps" in said
+    assert not at.main.table
+
+
+def test_a_file_that_is_no_run_gets_a_sentence():
+    board = page()
+    at = board.at
+    at.file_uploader(key="device.upload").set_value(("x.parquet", b"PAR1", "application/parquet"))
+    board.run()
+    assert not board.crashes
+    assert "x.parquet is no run of this program" in at.main.error[0].value
+
+
+def test_a_taken_device_is_named_with_who_holds_it(monkeypatch):
+    def taken(*args, **options):
+        raise ScenarioError("cpu is taken by chunked 32 · tiny on cpu: wait until it is over")
+
+    monkeypatch.setattr(jobs, "start", taken)
+    board = page().press("Start")
+    assert "cpu is taken by chunked 32" in board.at.main.error[0].value
+    assert not board.crashes
+
+
+def test_a_run_is_watched_and_killed_and_the_page_goes_on_with_what_it_measured():
+    scenario = Scenario.from_query(QUERY | {"duration": ["200"]})[0]
+    options = {"model": "tiny", "device": "cpu", "requests": 4_000}
+    job = jobs.start(scenario, 0, **options)
+    assert jobs.holder("cpu") == job
+    with pytest.raises(ScenarioError, match=r"cpu is taken by chunked 32 · tiny on cpu"):
+        jobs.start(scenario, 1, **options)
+    until(lambda: (record := job.record()) and len(record.run.steps) > 20)
+    board = page()
+    assert "Stop" in [button.label for button in board.at.main.button]
+    assert not board.at.main.table
+    os.kill(job.about["pid"], signal.SIGKILL)
+    until(lambda: not job.runs)
+    board.run()
+    assert not board.crashes
+    assert "What it had measured is kept" in board.at.main.warning[0].value
+    again = jobs.start(scenario, 1, **options)  # the device is free
+    again.stop()
+    until(lambda: not again.runs)
+    again.forget()
+    assert jobs.jobs() == [job]
