@@ -201,7 +201,7 @@ class Sizes(NamedTuple):
     chunk: int
 
 
-SIZES = {"cpu": Sizes("small", 32, 8, 1000, 128), "cuda": Sizes("small", 256, 32, 4096, 512)}
+SIZES = {"cpu": Sizes("small", 24, 8, 1000, 128), "cuda": Sizes("small", 256, 32, 4096, 512)}
 
 
 def some_prompts(sizes: Sizes) -> Workload:
@@ -252,12 +252,15 @@ def padded_kv(work: Workload, batch: int) -> int:
     )
 
 
-def memory(device: str = "auto") -> list[dict]:
-    """`memory_of` both ways, one process each: the second would inherit the first one's peak."""
+def memory(device: str = "auto", seconds: float | None = None) -> list[dict]:
+    """`memory_of` both ways, one process each: the second would inherit the first one's peak.
+
+    seconds: that each may take.
+    """
     device, found = choose(device), []
     for name in ("pad_to_max", "continuous"):
         command = [sys.executable, "-m", "gpu_probe.bench", name, device]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
         if done.returncode:
             last = done.stderr.strip().splitlines()[-1:] or ["no word"]
             raise ScenarioError(f"the memory run of {name} ended early: {last[0][:300]}")

@@ -51,7 +51,7 @@ def ground() -> None:
     """What the page is on, and what its times are."""
     if "scenario" not in st.session_state:  # a server's first visitor, at this page's own path
         st.session_state.wanted = "pages/device.py"
-        st.switch_page("app.py")
+        st.switch_page("app.py", query_params=share.address())
     found = cards()
     st.subheader("The same scheduler, on a device", anchor=False)
     where = (
