@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     k = command("check", "what the device does and how well it is predicted, in 4 minutes at most")
     k.add_argument("--out", metavar="DIR", type=Path, required=True, help="check.json goes there")
     k.add_argument("--model", help="llama-3.1-8b on CUDA, small on a CPU")
-    k.add_argument("--seconds", type=float, default=220, help="stages begin until then")
+    k.add_argument("--seconds", type=float, default=200, help="stages begin until then")
     return top
 
 

@@ -261,7 +261,7 @@ STAGES = (  # and the seconds that each needs to have left
 )
 
 
-def check(device: str, model: str, folder: Path, seconds: float = 220.0) -> dict:
+def check(device: str, model: str, folder: Path, seconds: float = 200.0) -> dict:
     """Run the stages; what they found is in `folder`/check.json as well."""
     folder.mkdir(parents=True, exist_ok=True)
     began, made = time.monotonic(), Check(device, model, seconds)
