@@ -16,7 +16,7 @@ from .engine import DONE, FULL, PAUSED, STUCK, commit, idles, is_full, open_step
 from .jit import jit
 from .parameter import ScenarioError
 from .policies import PLAN, POLICIES, in_force
-from .run import Run, _requests, _stuck, door, opened, pool
+from .run import Run, _requests, door, opened, pool, stuck
 from .scenario import LIMITS as LIMIT_PARAMETERS
 from .scenario import TRAFFIC, Scenario, Variant
 from .state import ADMITTED, DECODE, HELD, LIMITS, SEGMENT, STATE, STOPS, enlarged
@@ -243,7 +243,7 @@ class Lane:
         while True:
             state = advance(plan, cost, self.coef, self.state, self.limits, steady, until)
             if state == STUCK:
-                raise ScenarioError(_stuck(self.state, self.policy, self.inside))
+                raise ScenarioError(stuck(self.state, self.policy, self.inside))
             if state != FULL:
                 return
             self.state = enlarged(self.state)

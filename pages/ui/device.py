@@ -23,6 +23,7 @@ from . import compare, device_charts, drawings, share
 from .controls import trace as trace_at_hand
 from .palette import variant_colours
 from .tables import number
+from .text import dark
 from .timeline import pack
 from .timeline import timeline as canvas
 
@@ -38,10 +39,6 @@ MEMORY = {
 }
 
 
-def dark() -> bool:
-    return st.context.theme.type == "dark"
-
-
 @st.cache_data(ttl=60, show_spinner=False)
 def cards() -> list[str]:
     return jobs.cards()
@@ -49,9 +46,7 @@ def cards() -> list[str]:
 
 def ground() -> None:
     """What the page is on, and what its times are."""
-    if "scenario" not in st.session_state:  # a server's first visitor, at this page's own path
-        st.session_state.wanted = "pages/device.py"
-        st.switch_page("app.py", query_params=share.address())
+    share.enter()
     found = cards()
     st.subheader("The same scheduler, on a device", anchor=False)
     where = (
