@@ -116,17 +116,17 @@ def read_steps(content: bytes) -> tuple[np.ndarray, np.ndarray]:
         )
     if not 1 <= len(table) <= MAX_STEPS:
         raise ScenarioError(f"the step log has {len(table):,} rows: give 1 to {MAX_STEPS:,}")
-    numbers = table[[clock, *present]].apply(pd.to_numeric, errors="coerce")
+    numbers = pd.DataFrame(table[[clock, *present]]).apply(pd.to_numeric, errors="coerce")
     for bad in np.flatnonzero(numbers.isna().any(axis=1))[:1]:
         raise ScenarioError(f"row {bad + 1} of the step log is not all numbers: mend or drop it")
     steps = np.zeros(len(table), STEP)
     for name in present:
         high = np.iinfo(STEP[name]).max
-        values = numbers[name].to_numpy(float)
+        values = np.asarray(numbers[name], float)
         if (values < 0).any() or (values > high).any():
             raise ScenarioError(f"{name} of the step log goes beyond 0 to {high:,}: mend it")
         steps[name] = values
-    ms = numbers[clock].to_numpy(float) * (1e3 if clock == "seconds" else 1.0)
+    ms = np.asarray(numbers[clock], float) * (1e3 if clock == "seconds" else 1.0)
     if not (np.isfinite(ms) & (ms > 0)).any():
         raise ScenarioError(f"{clock} of the step log has no positive time: give measured steps")
     return features_of(steps), ms

@@ -154,9 +154,13 @@ def in_words(a: Scenario, va: Variant, b: Scenario, vb: Variant) -> str:
 
 def _values(scenario: Scenario, variant: Variant) -> dict[str, str]:
     """Everything that plays a part, as a link writes it."""
-    limits, cost = scenario.limits_of(variant), scenario.cost_of(variant)
+    limits, cost = scenario.limits_of(variant), scenario.cost_of(variant).coefficients
     values = {n: written(getattr(limits, n)) for n in LIMITS if n in POLICIES[variant.policy].keeps}
-    values |= {n: written(v) for n, v in zip(COSTING, cost, strict=True)}
+    model = scenario.model_of(variant)
+    if model.kind == "linear":
+        values |= {n: written(v) for n, v in zip(COSTING, cost, strict=True)}
+    else:
+        values["cost"] = str(model)
     traffic = scenario.traffic
     values |= {n: str(getattr(traffic, n)) for n in TEXTS if n in ("arrivals", *traffic.uses)}
     played = (n for n in PARAMETERS if n in traffic.uses and n not in values)

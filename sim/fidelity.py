@@ -193,7 +193,8 @@ def _record(name: str, r: dict) -> Record:
     llm, gpu = quantized(LLMS[key], str(r.get("dtype", ""))), GPU_OF.get(device, device)
     engine = preset(f"vllm-{version}-{gpu}-api")
     assert engine
-    tp = int(re.match(r"(\d+)x", r["gpu"])[1]) if re.match(r"(\d+)x", r["gpu"]) else 1
+    cards = re.match(r"(\d+)x", r["gpu"])
+    tp = int(cards[1]) if cards else 1
     requests = int(w["requests"])
     rate = (r.get("rate_rps") or {}).get("requested")
     rate = float(rate) if rate not in (None, "inf") else math.inf
@@ -215,7 +216,8 @@ def _record(name: str, r: dict) -> Record:
     )
     longest = int(_mean(flags | {"usual": 8_192}, "max_model_len", "usual"))
     chunked = flags.get("chunked_prefill") is not False
-    limits = Limits()._replace(**engine.limits(longest, chunked))._replace(max_model_len=longest)
+    given = Limits()._replace(max_model_len=longest, enable_chunked_prefill=int(chunked))
+    limits = given._replace(**engine.limits(given, {}))
     for flag in ("max_num_batched_tokens", "max_num_seqs"):
         if isinstance(flags.get(flag), int):
             limits = limits._replace(**{flag: flags[flag]})
@@ -414,7 +416,7 @@ def medians(rows: Sequence[Scored]) -> pd.DataFrame:
     shown = table(rows)
     full = (shown["figure"] == "TTFT") & (shown["load"] > SATURATED)
     shown["figure"] = shown["figure"].mask(full, "TTFT, saturated")
-    shown = shown[shown["scored"] | shown["group"].str.endswith(", apart")]
+    shown = pd.DataFrame(shown[shown["scored"] | shown["group"].str.endswith(", apart")])
     errors = shown.assign(error=shown["error"].abs()).groupby(["group", "figure"])["error"]
     return errors.agg(["median", "count"]).reset_index()
 
@@ -432,8 +434,9 @@ def as_text(rows: Sequence[Scored], problems: Sequence[str]) -> str:
         lines.append(f"{row.record.id:<{width}}  {row.rho:>5.2f}{cells}")
         lines += [f"  {doubt}" for doubt in row.record.doubts]
     lines += ["* scored", "", "Median |error|, %"]
-    for r in medians(rows).itertuples():
-        lines.append(f"  {r.group:<24}{r.figure:<17}{r.median:>7.1f}  ({r.count} records)")
+    for r in medians(rows).to_dict("records"):
+        said = f"{r['group']:<24}{r['figure']:<17}{r['median']:>7.1f}"
+        lines.append(f"  {said}  ({r['count']} records)")
     knobs = PRESETS["h100-sxm"]
     fitted = ", ".join(f"{name} {getattr(knobs, name):.4g}" for name in (*FITTED, "front_ms"))
     lines += ["", f"The preset ({fitted}) is fitted on {', '.join(FITTED_ON)}; each of these is"

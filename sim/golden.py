@@ -201,7 +201,8 @@ def _passes(s: State, policy: str, limits: Limits, cost: np.ndarray, timed: bool
             n.now = index
         if is_full(s):
             s = enlarged(s)
-        step, before, came = {"i": index}, float(n.now), n.queued
+        step: dict = {"i": index}
+        before, came = float(n.now), n.queued
         entries, planned = _plan(s, policy, limits, flight.get("tokens", []))
         lost = [row[0] for row in planned.get("pre", [])]
         asked = n.asked == 1

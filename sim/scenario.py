@@ -200,7 +200,7 @@ class Scenario:
     slo: Slo = Slo()
 
     def limits_of(self, variant: Variant) -> Limits:
-        own = {name: value for name, value in variant.changes if name in LIMITS}
+        own: dict[str, Any] = {n: value for n, value in variant.changes if n in LIMITS}
         usual = variant.preset.limits(self.limits, own) if variant.preset else {}
         return POLICIES[variant.policy].starts(self.limits._replace(**(usual | own)))
 
@@ -218,7 +218,7 @@ class Scenario:
 
     def host_of(self, variant: Variant) -> float:
         """ms of the host's work for a step."""
-        return dict(variant.changes).get("host_ms", self.host_ms)
+        return float(dict(variant.changes).get("host_ms", self.host_ms))
 
     def value(self, name: str) -> float:
         """The number named `name`, one of PARAMETERS."""

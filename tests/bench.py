@@ -167,8 +167,14 @@ def bench_sglang() -> None:
     cached = limits._replace(enable_prefix_caching=1)
     speed = tokens_per_second(work, "sglang", cached, runs=1)
     print(f"  with radix cache {speed / 1e6:.0f} M tok/s  (at least 5 M)")
-    lengths, prefixes = Lengths("uniform", (544, 1_056)), {"prefixes": 64, "prefix_tokens": 512}
-    shared = Traffic(arrivals="poisson", rate=36, duration=28_000, prompt=lengths, **prefixes)
+    shared = Traffic(
+        arrivals="poisson",
+        rate=36,
+        duration=28_000,
+        prompt=Lengths("uniform", (544, 1_056)),
+        prefixes=64,
+        prefix_tokens=512,
+    )
     speed = tokens_per_second(draw(shared), "sglang_lpm", cached, runs=1)
     print(f"  and lpm over 64 shared prefixes {speed / 1e6:.0f} M tok/s  (at least 5 M)")
     print(f"  peak memory {peak_gb():.2f} GB  (under 1.5)")

@@ -25,7 +25,8 @@ laws = settings(max_examples=60, deadline=None)
 
 
 def lone(prompt: int, output: int) -> Workload:
-    return Workload(*(np.array([x]) for x in (0.0, prompt, output, output)))
+    arrival, lengths = np.zeros(1), (np.array([prompt]), np.array([output]), np.array([output]))
+    return Workload(arrival, *lengths)
 
 
 def tokens_of(work: Workload, host_ms: float, ahead: int) -> Run:

@@ -1,5 +1,7 @@
 """What a step is made of, what it costs, and what a fit finds again."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,7 +25,8 @@ ALL = (0.5, 0.013, 0.4, 0.21, 0.3, 0.7, 0.011, 0.007, 0.0013)  # `calibrated`: e
 
 def expected(s: State, policy: str) -> dict[str, int]:
     """The counters of the planned step, one request after the other."""
-    r, n = s.requests, s.n
+    r: Any = s.requests
+    n = s.n
     prompts = [i for i in s.prefilling[: n.prefilling] if r.grant[i] > 0]
     counted = (DECODE, HELD) if policy == "static" else (DECODE,)
     kept = [i for i in s.seats if i >= 0 and r.phase[i] in counted]
@@ -63,7 +66,7 @@ def test_the_counters_of_a_step_are_those_of_its_requests(policy, case, blocks):
         if s.n.prefill + s.n.decodes + s.n.preempted > 0:
             commit(s, LINEAR(s.n, np.array(case.cost)), 1)
         else:
-            s.n.now = s.requests[s.n.arrived].arrival
+            s.n.now = s.requests["arrival"][s.n.arrived]
     assert s.n.finished == len(s.requests)
     assert s.n.kv == s.n.decoding_kv == 0
 
@@ -157,7 +160,7 @@ def test_a_step_log_is_read_fitted_and_used_in_a_link():
     assert dict(cost.numbers)["decodes_ms"] == pytest.approx(0.1)
     assert cost.ranges["decodes"] == 12
     assert len(found.deciles()) == 10
-    assert found.deciles()["worst |error|, %"].max() < 1e-9
+    assert max(found.deciles()["worst |error|, %"]) < 1e-9
 
 
 @pytest.mark.parametrize(

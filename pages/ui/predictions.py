@@ -36,13 +36,11 @@ def verdict(rows: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     if medians.empty:
         st.subheader("Nothing here can be scored.", anchor=False)
         return
-    scored = medians[~medians["group"].str.endswith(", apart")]
-    shown = scored if len(scored) else medians
-    said = ", ".join(
-        f"{r.figure} {r.median:.1f} % ({r.count})"
-        for r in shown[shown["group"] == shown["group"].iloc[0]].itertuples()
-    )
-    st.subheader(f"Median error on {shown['group'].iloc[0]}: {said}.", anchor=False)
+    groups = medians["group"].tolist()
+    first = next((group for group in groups if not group.endswith(", apart")), groups[0])
+    shown = medians.loc[medians["group"] == first].to_dict("records")
+    said = ", ".join(f"{r['figure']} {r['median']:.1f} % ({r['count']})" for r in shown)
+    st.subheader(f"Median error on {first}: {said}.", anchor=False)
     st.dataframe(
         medians.rename(columns={"median": "median |error|, %", "count": "records"}).round(1),
         hide_index=True,

@@ -21,7 +21,7 @@ INK = ("#1f2328", "#fafafa")
 def bars(rows: pd.DataFrame, dark: bool):
     """rows: (how, part, ms), stacked in that order; what overlap hides goes to the left."""
     shown = [name for name in PARTS if rows.loc[rows["part"] == name, "ms"].abs().max() > 0]
-    rows = rows.assign(order=rows["part"].map({name: k for k, name in enumerate(PARTS)}))
+    rows = rows.assign(order=[list(PARTS).index(name) for name in rows["part"]])
     return (
         alt.Chart(rows[rows["part"].isin(shown)])
         .mark_bar()
