@@ -24,7 +24,7 @@ from .scenario import PAGE, PARAMETERS, SLO, TEXTS, Scenario, Slo
 from .sweep import CLUSTER, SEEDS, SHARE, Axis, Sweep, default_axis, run
 from .table import as_dict, as_text, csv, parquet, write_csv
 from .traces.plain import ROLES
-from .why import DECODING, TTFT, advice, total, why_variant, worst
+from .why import DECODING, MEASURES, TTFT, advice, total, why_variant, worst
 from .why import as_text as split_text
 from .workload import Workload
 
@@ -42,6 +42,14 @@ def parser() -> argparse.ArgumentParser:
     _scenario_options(c)
     c.add_argument("--json", action="store_true", help="for machines")
     c.add_argument("--csv", metavar="DIR", help="write requests, steps and segments there too")
+    c.add_argument("--parquet", metavar="DIR", help="the same as parquet, and prompts step by step")
+    c.add_argument("--perfetto", metavar="FILE", help="the runs as a trace for ui.perfetto.dev")
+
+    w = commands.add_parser("why", help="a request's TTFT and decode time, split into causes")
+    _scenario_options(w)
+    which = w.add_mutually_exclusive_group(required=True)
+    which.add_argument("--request", metavar="N", help="the request of that number")
+    which.add_argument("--worst", choices=MEASURES, help="the worst one of the baseline's")
 
     s = commands.add_parser("sweep", help="how much each policy can take, and curves over anything")
     _scenario_options(s)

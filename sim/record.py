@@ -12,13 +12,14 @@ from pyarrow import parquet
 
 from .parameter import ScenarioError
 from .run import COLUMNS, Run
-from .state import GAP, REQUEST, SEGMENT, STEP
+from .state import GAP, GRANT, REQUEST, SEGMENT, STEP
 
 TABLES = {
     "requests": np.dtype([(name, REQUEST[name]) for name in COLUMNS]),
     "steps": STEP,
     "segments": SEGMENT,
     "gaps": GAP,
+    "grants": GRANT,
 }
 
 

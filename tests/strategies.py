@@ -38,6 +38,14 @@ def startable(policy: str, limits: Limits) -> Limits:
     return limits._replace(max_num_batched_tokens=tokens, max_model_len=10_000)
 
 
+def tight(policy: str, limits: Limits, blocks: int = 12, block_size: int = 8, **changes) -> Limits:
+    """The same with a small pool, where the policy can do with one at all: SGLang's dies of it."""
+    limits = startable(policy, limits)._replace(**changes)
+    if "chunked_prefill_size" in POLICIES[policy].keeps:
+        return limits
+    return limits._replace(num_gpu_blocks=blocks, block_size=block_size)
+
+
 # The module's; steps of a whole millisecond, which end when somebody arrives; and uneven ones.
 costs = st.sampled_from(
     [(0.2, 0.02, 0.4, 0.03), (1.0, 0.0, 0.0, 0.0), (0.0, 0.1, 0.3, 0.7), (0.1, 0.05, 0.0, 0.2)]

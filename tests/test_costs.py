@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import cases, startable, workload
+from strategies import cases, startable, tight, workload
 from test_engine import LINEAR, every_policy, laws
 
 from sim import calibrate
 from sim.costs import COSTS, Features, features, planned
-from sim.engine import commit, is_full, open_step
+from sim.engine import commit, idles, is_full, open_step
 from sim.hardware import DEVICES, LLMS
 from sim.parameter import ScenarioError
 from sim.policies import POLICIES
@@ -51,10 +51,7 @@ def expected(s: State, policy: str) -> dict[str, int]:
 @given(case=cases, blocks=st.sampled_from([16, 40, 4_000]))
 @laws
 def test_the_counters_of_a_step_are_those_of_its_requests(policy, case, blocks):
-    limits = startable(policy, case.limits)
-    limits = limits._replace(
-        num_gpu_blocks=blocks, block_size=8, max_model_len=96, async_scheduling=0
-    )
+    limits = tight(policy, case.limits, blocks, max_model_len=96, async_scheduling=0)
     s = opened(case.workload, policy, limits)
     for _ in range(3_000):
         if s.n.finished == len(s.requests):
@@ -63,10 +60,11 @@ def test_the_counters_of_a_step_are_those_of_its_requests(policy, case, blocks):
         open_step(s)
         POLICIES[policy].plan(s, limits)
         assert {name: s.n[name] for name in expected(s, policy)} == expected(s, policy)
-        if s.n.prefill + s.n.decodes + s.n.preempted > 0:
-            commit(s, LINEAR(s.n, np.array(case.cost)), 1)
+        ms = LINEAR(s.n, np.array(case.cost))
+        if s.n.prefill + s.n.decodes > 0:
+            commit(s, ms, 1)
         else:
-            s.n.now = s.requests["arrival"][s.n.arrived]
+            assert idles(s, ms, False)
     assert s.n.finished == len(s.requests)
     assert s.n.kv == s.n.decoding_kv == 0
 

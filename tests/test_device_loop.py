@@ -64,7 +64,7 @@ def worst(*args, **options) -> float:
 def test_every_tokens_logits_are_those_of_a_plain_forward(policy, limits):
     device, server = served(policy, limits)
     assert device.worst_error(server) < 1e-12
-    if limits is TIGHT and POLICIES[policy].paged:
+    if limits is TIGHT and POLICIES[policy].paged and not policy.startswith("sglang"):
         assert server.state.requests["preemptions"].sum() > 0
 
 

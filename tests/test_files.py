@@ -285,7 +285,7 @@ def test_a_snippet_of_a_trace_asks_for_its_file(tmp_path, monkeypatch):
     runs = compare(scenario, traces.read(content)[1])
     pd.testing.assert_frame_equal(shown, figure_table(runs, scenario))
     (tmp_path / f"{name}.csv").write_bytes(content + b"20,1,1\n")
-    with pytest.raises(AssertionError):
+    with pytest.raises(KeyError, match=name):
         executed(text, tmp_path, monkeypatch)
 
 

@@ -619,7 +619,7 @@ def test_a_trace_over_the_cap_is_refused_and_a_shorter_part_of_it_runs(monkeypat
 def test_every_number_of_the_scenario_has_a_control_somewhere():
     keys = set()
     queries = [{"arrivals": kind} for kind in ("module", "gamma", "closed", "trace")]
-    for query in (*queries, {"v": ["vllm_v1", "priority", "chunked"]}):
+    for query in (*queries, {"v": ["vllm_v1", "priority", "chunked", "sglang"]}):
         board = Dashboard(**SHORT | query)
         keys |= {each.key for each in (*board.at.number_input, *board.at.checkbox)}
     assert set(PARAMETERS) <= keys
@@ -628,7 +628,7 @@ def test_every_number_of_the_scenario_has_a_control_somewhere():
 def test_every_table_and_chart_has_a_text_for_those_who_cannot_see_it():
     board = Dashboard()
     charts = board.at.get("vega_lite_chart")
-    assert len(charts) == 3
+    assert len(charts) == 5
     assert all(np.char.str_len([chart.proto.alt for chart in charts]) > 20)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from numpy.testing import assert_allclose, assert_array_equal
-from strategies import cases, startable, workload
+from strategies import cases, startable, tight, workload
 
 from sim.metrics import METRICS
 from sim.policies import POLICIES
@@ -46,8 +46,8 @@ MODULE_COST = (0.2, 0.02, 0.4, 0.03)
 A_MILLISECOND = (1.0, 0.0, 0.0, 0.0)
 
 
-def split(policy: str, case, **changes) -> Why:
-    limits = startable(policy, case.limits)._replace(**changes)
+def split(policy: str, case, short: bool = False, **changes) -> Why:
+    limits = (tight if short else startable)(policy, case.limits)._replace(**changes)
     return why(serve(case.workload, policy, limits, case.cost), "linear", case.cost)
 
 
@@ -65,9 +65,11 @@ def parts(split: Why, i: int, half: int) -> dict:
 @given(case=cases)
 @laws
 def test_the_parts_add_up_to_what_was_measured(policy, case):
-    for changes in {}, {"num_gpu_blocks": 12, "block_size": 8, "max_model_len": 80}:
-        limits = startable(policy, case.limits)._replace(**changes)
-        if policy == "vllm_v0" and changes:
+    for short in False, True:
+        limits = startable(policy, case.limits)
+        if short:
+            limits = tight(policy, case.limits, max_model_len=80)
+        if policy == "vllm_v0" and short:
             limits = limits._replace(max_num_batched_tokens=10_000)
         run = serve(case.workload, policy, limits, case.cost)
         whole = why(run, "linear", case.cost)
@@ -83,8 +85,7 @@ def test_the_parts_add_up_to_what_was_measured(policy, case):
 @given(case=cases)
 @laws
 def test_a_request_waits_for_the_step_in_progress_once_and_otherwise_for_a_limit(policy, case):
-    small = {"num_gpu_blocks": 12, "block_size": 8, "max_model_len": 80}
-    whole = split(policy, case, **small, async_scheduling=0)  # nobody naps
+    whole = split(policy, case, True, max_model_len=80, async_scheduling=0)  # nobody naps
     longest = whole.run.steps["ms"].max()
     assert whole.parts[:, TTFT, ARRIVING].max() <= longest + 1e-9
     waits = whole.run.steps[whole.run.steps["head"] >= 0]
@@ -111,7 +112,7 @@ def test_what_prompts_cost_is_shared_among_them_and_nothing_else_is(policy, case
 @given(case=cases)
 @laws
 def test_grants_are_the_prompt_tokens_of_every_step(policy, case):
-    run = split(policy, case, num_gpu_blocks=12, block_size=8, max_model_len=80).run
+    run = split(policy, case, True, max_model_len=80).run
     tokens = np.zeros(len(run.steps) + 1, np.int64)
     np.add.at(tokens, run.grants["step0"], run.grants["tokens"])
     np.add.at(tokens, run.grants["step1"], -run.grants["tokens"])

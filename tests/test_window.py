@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from pandas.testing import assert_frame_equal
-from strategies import cases, startable
+from strategies import cases, startable, tight
 
 from sim.metrics import METRICS, figures, waits
 from sim.policies import POLICIES
@@ -45,9 +45,7 @@ def gaps_of(run, ids) -> list[float]:
 @given(case=cases, window=st.tuples(st.floats(0, 60), st.floats(1, 200)))
 @settings(max_examples=15, deadline=None)
 def test_what_is_measured_of_a_window_is_what_its_requests_had(policy, case, window):
-    limits = startable(policy, case.limits)._replace(
-        num_gpu_blocks=12, block_size=8, max_model_len=80
-    )
+    limits = tight(policy, case.limits, max_model_len=80)
     run = serve(case.workload, policy, limits, case.cost)
     t0, t1 = window[0], window[0] + window[1]
     part = within(run, t0, t1)
