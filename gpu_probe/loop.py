@@ -49,10 +49,14 @@ class Server:
             s, began = self.state, clock()
             open_step(s)
             plan(s, self.limits)
-            if n.prefill + n.decodes + n.pad_decodes + n.preempted > 0:
+            tokens = n.prefill + n.decodes + n.pad_decodes
+            if tokens + n.preempted + n.idle > 0:
                 forward(s)
                 ms = clock() - began
-                commit(s, ms, 1)
+                if tokens > 0:
+                    commit(s, ms, 1)
+                else:
+                    idles(s, ms, False)
                 yield ms
             elif not idles(s, 0.0, False):
                 raise ScenarioError(stuck(s, self.policy, self.inside))

@@ -2,10 +2,9 @@
 
 import streamlit as st
 
-from pages.ui import brought
+from pages.ui import brought, share
 
-if "scenario" not in st.session_state:  # a server's first visitor, at this page's own path
-    st.switch_page("app.py")
+share.enter()
 st.header("Bring your own", anchor=False)
 brought.choose()
 if found := st.session_state.get("brought"):

@@ -526,7 +526,7 @@ def test_the_window_in_view_becomes_a_chart_that_exports(short):
         short.locator(".in").click()
     t0, t1 = view(short)
     short.locator(".chart").click()
-    expect(short.get_by_test_id("stVegaLiteChart")).to_have_count(4)
+    expect(short.get_by_test_id("stVegaLiteChart")).to_have_count(6)
     idle(short)
     where = short.get_by_test_id("stColumn").filter(
         has=short.get_by_role("button", name="Export"), has_not=short.locator(".stVegaLiteChart")
@@ -539,7 +539,7 @@ def test_the_window_in_view_becomes_a_chart_that_exports(short):
     assert set(rows["variant"]) == {"static", "continuous", "chunked 128"}
     assert size(png)[0] > 2_000
     short.get_by_role("button", name="Close").click()
-    expect(short.get_by_test_id("stVegaLiteChart")).to_have_count(3)
+    expect(short.get_by_test_id("stVegaLiteChart")).to_have_count(5)
 
 
 def test_a_trace_is_shown_named_by_its_content_here_and_elsewhere(short, visit):

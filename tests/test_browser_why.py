@@ -13,7 +13,7 @@ from sim.scenario import Scenario
 from sim.why import worst
 
 PAIR = "/?duration=3&v=continuous&v=chunked:chunk=128&baseline=0"
-LIVE = "/live?duration=4&rate=10&v=continuous&v=chunked:chunk=64&max_num_batched_tokens=16384"
+LIVE = "/live?duration=4&rate=30&v=continuous&v=chunked:chunk=64&max_num_batched_tokens=16384"
 
 
 def runs_of(address: str):

@@ -88,7 +88,9 @@ def _parting(a: Run, b: Run) -> None:
     t0 = min(step.t0 for step in steps)
     left, right = st.columns([5, 1], vertical_alignment="bottom")
     left.markdown(f"They part at **{t0 / 1e3:,.6g} s**:")
-    right.button("Go there", on_click=_go, args=(t0, steps), icon=":material/arrow_forward:")
+    if right.button("Go there", icon=":material/arrow_forward:"):
+        _go(t0, steps)
+        st.rerun()  # the timeline is no part of this fragment
     rows = {
         run.label if run is a or a.label != run.label else f"{run.label}, the other": {
             "begins, ms": f"{step.t0:,.3f}",

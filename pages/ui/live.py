@@ -29,8 +29,7 @@ SEEN = 10_000.0  # ms of the run that the timeline shows
 
 def session() -> Session:
     """This viewer's session; where it can't be had, say why and stop."""
-    if "scenario" not in st.session_state:  # a server's first visitor, at this page's own path
-        st.switch_page("app.py")
+    share.enter()
     try:
         found = _session(st.session_state.scenario)
     except ScenarioError as error:

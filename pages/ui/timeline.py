@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from streamlit.components import v2
 
+from sim import __version__
 from sim.explain import lost_and_refused, why_waited
 from sim.metrics import again, longest_wait
 from sim.run import Run
 from sim.scenario import Scenario
-from sim.table import stamp
 
 from .palette import variant_colours
 
@@ -116,7 +116,7 @@ def pack(runs: Sequence[Run], scenario: Scenario, live: tuple[float, float] | No
             "live": live is not None,
             "window": live or opening_window(runs, scenario.baseline),
             "whole": max(*(run.total for run in runs), *(live or (0.0, 0.0))),
-            "stamp": stamp(scenario).rpartition(" · ")[0],
+            "stamp": f"slotscope {__version__} · seed {scenario.traffic.seed}",
             "link": scenario.link(),
         }
     ).encode()
