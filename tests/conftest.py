@@ -119,7 +119,13 @@ def watch(page: Page, faults: list[str]) -> None:
 
     page.on("console", lambda m: faults.append(m.text) if fault(m) else None)
     page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("requestfailed", lambda r: faults.append(f"failed: {r.url[:200]} {r.failure}"))
+
+    def failed(request):
+        # A page that is left may still be loading a picture that it has made itself.
+        if not (request.url.startswith("blob:") and request.failure == "net::ERR_ABORTED"):
+            faults.append(f"failed: {request.url[:200]} {request.failure}")
+
+    page.on("requestfailed", failed)
     page.on("request", lambda r: faults.append(f"outside: {r.url}") if outside(r.url) else None)
 
 

@@ -426,6 +426,9 @@ def test_the_wheel_zooms_about_the_pointer_and_a_drag_moves_without_picking(shor
     here, wide, bare = ask(short, f"return ui.time({spot['x']});"), span(short), short.url
     short.mouse.wheel(0, -300)
     assert span(short) == wide
+    short.wait_for_timeout(500)  # the page itself has scrolled
+    canvas(short).scroll_into_view_if_needed()
+    short.wait_for_timeout(500)
     box = canvas(short).bounding_box()
     assert box
     short.mouse.move(box["x"] + spot["x"], box["y"] + spot["y"])
@@ -453,8 +456,8 @@ def test_the_dark_scheme_has_a_dark_ground_and_its_own_colours(visit):
 
 def test_no_width_of_window_makes_the_page_scroll_sideways(short):
     main = short.get_by_test_id("stMain")
-    for charts in (3, 4):
-        if charts == 4:
+    for charts in (5, 6):
+        if charts == 6:
             short.locator(".chart").click()
         expect(short.get_by_test_id("stVegaLiteChart")).to_have_count(charts)
         idle(short)
@@ -465,8 +468,8 @@ def test_no_width_of_window_makes_the_page_scroll_sideways(short):
                 lambda box, width=width: 0 < box["right"] <= width,
             )
             assert drawn["width"] > 0.6 * min(width, 1_500)
-            over = main.evaluate("e => e.scrollWidth - e.clientWidth")
-            assert over <= 0, f"{over} px too wide for {width} with {charts} charts"
+            # Charts are drawn anew a little later than the page is laid out.
+            until(lambda: main.evaluate("e => e.scrollWidth - e.clientWidth"), lambda x: x <= 0)
 
 
 def test_a_histogram_becomes_a_running_sum_and_exports_rows_and_pictures(short):
