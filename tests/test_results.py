@@ -552,7 +552,7 @@ def test_the_check_values_of_the_real_scrape():
     assert f["itl_mean"] == pytest.approx(38.8, abs=0.05)
 
 
-@given(st.lists(st.integers(0, 9), min_size=2, max_size=6), st.floats(0, 1))
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=6), st.floats(0.001, 1))
 def test_an_interpolated_quantile_lies_within_its_bucket(counts, q):
     edges = [0.1 * (k + 1) for k in range(len(counts))]
     upto = np.cumsum(counts)
