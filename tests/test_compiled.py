@@ -29,10 +29,10 @@ for arrivals in "gamma", "closed":
 """
 
 
-def printed(disable_jit: str) -> tuple[str, str]:
-    """Whether compilation was off, and every column of every run, bit by bit."""
+def printed(script: str, disable_jit: str) -> tuple[str, str]:
+    """Whether compilation was off, and what else the script prints: columns, bit by bit."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", script],
         cwd=Path(__file__).parents[1],
         env=os.environ | {"NUMBA_DISABLE_JIT": disable_jit},
         capture_output=True,
@@ -45,7 +45,7 @@ def printed(disable_jit: str) -> tuple[str, str]:
 
 
 def test_compiled_and_plain_python_give_the_same_bits():
-    (compiled_off, compiled), (plain_off, plain) = printed("0"), printed("1")
+    (compiled_off, compiled), (plain_off, plain) = printed(SCRIPT, "0"), printed(SCRIPT, "1")
     assert (compiled_off, plain_off) == ("0", "1")
     assert compiled == plain
     assert all(f"\n{policy} finish " in compiled for policy in POLICIES)

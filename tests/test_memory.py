@@ -1,10 +1,6 @@
 """Laws of KV memory for every policy that keeps a pool, and agreement with the naive twin."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import naive_sglang
@@ -14,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from test_compiled import printed
 
 from sim.costs import COSTS
 from sim.engine import commit, idles, is_full, open_step
@@ -579,23 +576,8 @@ for caching in 0, 1:
 """
 
 
-def printed(disable_jit: str) -> tuple[str, str]:
-    """Whether compilation was off, and every column of every run, bit by bit."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        cwd=Path(__file__).parents[1],
-        env=os.environ | {"NUMBA_DISABLE_JIT": disable_jit},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    disabled, _, columns = done.stdout.partition("\n")
-    return disabled, columns
-
-
 def test_compiled_and_plain_python_give_the_same_bits_with_preemption_and_caching():
-    (compiled_off, compiled), (plain_off, plain) = printed("0"), printed("1")
+    (compiled_off, compiled), (plain_off, plain) = printed(SCRIPT, "0"), printed(SCRIPT, "1")
     assert (compiled_off, plain_off) == ("0", "1")
     assert compiled == plain
     assert "seats lost 0" not in compiled
