@@ -381,13 +381,15 @@ def test_a_variant_has_limits_and_costs_of_its_own():
 
 @pytest.mark.parametrize("arrivals", [a for a in ARRIVALS if a not in ("trace", "timed")])
 def test_each_kind_of_arrivals_can_be_chosen_and_left_again(arrivals):
-    board = Dashboard()
+    board = Dashboard(rate="17", **SHORT)
     for kind in (arrivals, "module"):
         board.select("arrivals", kind)
         assert not board.crashes
         assert board.is_usable
         assert not board.notices
         assert board.scenario.traffic.arrivals == kind
+    assert board.scenario.traffic.rate == 17
+    assert board.scenario.traffic.duration == 3
 
 
 def test_without_its_file_a_trace_is_asked_for_and_left_again():

@@ -311,7 +311,13 @@ def _lengths(name: str) -> str:
     for column, part in zip([*st.columns(2), *st.columns(2)], parts, strict=False):
         state.setdefault(f"{name}.{part}", usual[part])
         step = 0.1 if part == "sigma" else 1.0
-        column.number_input(f"{name} {part}", step=step, format="%.6g", key=f"{name}.{part}")
+        column.number_input(
+            f"{name} {part}",
+            step=step,
+            format="%.6g",
+            key=f"{name}.{part}",
+            persist_state="session",
+        )
     return ":".join([state[name], *(written(state[f"{name}.{part}"]) for part in parts)])
 
 
@@ -421,6 +427,7 @@ def _row(names: Iterable[str], abreast: int = 2) -> dict[str, list[str]]:
                 step=1 if whole else _step(parameter.default),
                 format=None if whole else "%.6g",
                 help=f"{name}: {parameter.span}",
+                persist_state="session",  # what another kind of arrivals has no use for, stays
             )
             query[name] = [written(state[name])]
     return query
