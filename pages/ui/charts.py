@@ -42,7 +42,7 @@ def distribution(
     place = [8 + (small + 2) * k for k in range(len(marks))]
     marks = marks.assign(place=place)
     scale = alt.Scale(type="log", nice=False) if log else alt.Scale(nice=False)
-    y = "upto" if cumulative else "share"
+    edge, y = ("high", "upto") if cumulative else ("low", "share")
     # A histogram's tail is what people look for: a square root keeps it in sight beside the peak.
     height = alt.Scale() if cumulative else alt.Scale(type="sqrt")
     reached = limit is not None and bool((1.3 * bins["high"] >= limit).any())
@@ -51,14 +51,12 @@ def distribution(
         .scale(domain=list(colours), range=list(colours.values()))
         .legend(alt.Legend(orient="top", symbolType="square") if on_slide else None)
     )
-    x = alt.X("low:Q", title=f"{title}, ms" + (" (log)" if log else ""), scale=scale).axis(
+    x = alt.X(f"{edge}:Q", title=f"{title}, ms" + (" (log)" if log else ""), scale=scale).axis(
         format="~s" if not log else "~g", tickCount=6
     )
-    base = alt.Chart(bins).encode(
+    base = alt.Chart(_closed(bins, cumulative)).encode(
         x=x,
-        y=alt.Y(f"{y}:Q", scale=height).title(
-            f"% of {of}" + (" at or below" if cumulative else ", √")
-        ),
+        y=alt.Y(f"{y}:Q", scale=height).title(f"% of {of}" + (" below" if cumulative else ", √")),
         color=colour,
         tooltip=[
             alt.Tooltip("variant:N"),
@@ -68,7 +66,8 @@ def distribution(
             alt.Tooltip("upto:Q", title="% below", format=".2f"),
         ],
     )
-    layers = [base.mark_line(interpolate="step-after", strokeWidth=1.8)]
+    form = "linear" if cumulative else "step-after"
+    layers = [base.mark_line(interpolate=form, strokeWidth=1.8)]
     if not cumulative:
         area = base.mark_area(interpolate="step-after", opacity=0.16, line=False)
         layers.insert(0, area.encode(y=alt.Y(f"{y}:Q", scale=height, stack=None)))
@@ -84,23 +83,39 @@ def distribution(
         )
     )
     if limit is not None:
-        layers += _limit(limit, scale if reached else None, dark, small)
-    return alt.layer(*layers).properties(height=200)
+        layers += _limit(limit, scale if reached else None, dark, small, place[-1] + small)
+    return alt.layer(*layers).properties(height=240)
 
 
-def _limit(limit: float, scale: alt.Scale | None, dark: bool, small: int) -> list:
-    """A rule at the limit; without a scale, a word at the right edge that it lies beyond."""
+def _closed(bins: pd.DataFrame, cumulative: bool) -> pd.DataFrame:
+    """The bins and their outer end: a sum begins at 0, and the last step of a histogram has an end.
+
+    The share at or below a value is known at the edges of bins, so a sum is drawn at their upper
+    ones.
+    """
+    ends = bins.groupby("variant", sort=False)
+    if cumulative:
+        first = ends.head(1)
+        return pd.concat([first.assign(high=first["low"], share=0.0, upto=0.0), bins])
+    last = ends.tail(1)
+    return pd.concat([bins, last.assign(low=last["high"], share=0.0)])
+
+
+def _limit(limit: float, scale: alt.Scale | None, dark: bool, small: int, top: int) -> list:
+    """A rule at the limit, named from `top` px down; without a scale, a word that it lies beyond."""
     data = pd.DataFrame(
         {"x": [limit], "text": [f"limit {limit:,.6g} ms" + ("" if scale else " →")]}
     )
     if scale is None:
-        text = alt.Chart(data).mark_text(color=MARK[dark], align="right", dx=-4, fontSize=small)
-        return [text.encode(text="text:N", x=alt.value("width"), y=alt.value(150))]
+        text = alt.Chart(data).mark_text(
+            color=MARK[dark], align="right", dx=-4, dy=-8, fontSize=small
+        )
+        return [text.encode(text="text:N", x=alt.value("width"), y=alt.value("height"))]
     at = alt.Chart(data).encode(x=alt.X("x:Q", scale=scale))
-    text = at.mark_text(color=MARK[dark], angle=270, align="center", dy=4 - small, fontSize=small)
+    text = at.mark_text(color=MARK[dark], angle=270, align="right", dy=4 - small, fontSize=small)
     return [
         at.mark_rule(color=MARK[dark], strokeWidth=1.5),
-        text.encode(text="text:N", y=alt.value(110)),
+        text.encode(text="text:N", y=alt.value(top)),
     ]
 
 
