@@ -102,7 +102,7 @@ def _closed(bins: pd.DataFrame, cumulative: bool) -> pd.DataFrame:
 
 
 def _limit(limit: float, scale: alt.Scale | None, dark: bool, small: int, top: int) -> list:
-    """A rule at the limit, named from `top` px down; without a scale, a word that it lies beyond."""
+    """A rule at the limit, named from `top` px down; without a scale, words that it is beyond."""
     data = pd.DataFrame(
         {"x": [limit], "text": [f"limit {limit:,.6g} ms" + ("" if scale else " →")]}
     )
