@@ -21,9 +21,9 @@ def drawn(sample: Sample, log: bool, cumulative: bool) -> tuple[np.ndarray, np.n
         colours={"v": "#000000"},
         dark=False,
         cumulative=cumulative,
-    ).to_dict()
+    )
     line = chart["layer"][0 if cumulative else 1]
-    rows = pd.DataFrame(chart["datasets"][line.get("data", chart.get("data"))["name"]])
+    rows = chart["datasets"][line["data"]["name"]]
     x, y = (line["encoding"][axis]["field"] for axis in "xy")
     return rows[x].to_numpy(), rows[y].to_numpy()
 

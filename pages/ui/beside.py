@@ -113,7 +113,7 @@ def _cdf(name, of, every, scenario, colours) -> None:
         dark=dark(),
         cumulative=True,
     )
-    st.altair_chart(chart, key=f"over-{name}", alt=f"{metric.label}, measured and simulated")
+    st.vega_lite_chart(chart, key=f"over-{name}", alt=f"{metric.label}, measured and simulated")
     title = f"{metric.label}, measured and simulated, ms"
     export_chart(f"measured-{name}", scenario, lambda: bins, chart, title)
 

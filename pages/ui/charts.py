@@ -1,4 +1,10 @@
-"""Charts: functions from plain tables to an Altair chart. No Streamlit, no computing."""
+"""Charts: functions from plain tables to a chart. No Streamlit, no computing.
+
+Those that most pages draw are Vega-Lite in a dict, built by Altair once and filled with tables.
+"""
+
+import json
+from functools import lru_cache
 
 import altair as alt
 import pandas as pd
@@ -18,6 +24,7 @@ SLIDE = (1_280, 720)  # px, 16:9
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"  # named, since an SVG does not carry it
 
 alt.data_transformers.disable_max_rows()  # ours are counted beforehand
+alt.theme.enable("none")  # pages and slides bring their own
 
 
 def distribution(
@@ -32,29 +39,53 @@ def distribution(
     dark: bool,
     cumulative: bool,
     on_slide: bool = False,
-):
+) -> dict:
     """A histogram, or its running sum, of every variant; p95 of each, and the limit, as rules.
 
     bins: rows of sim.bins.counted; marks: (variant, p95, label). All in ms. On a slide it is large
     and names its colours; on a page one line does that for all charts.
     """
     small = 16 if on_slide else 11
-    place = [8 + (small + 2) * k for k in range(len(marks))]
-    marks = marks.assign(place=place)
+    marks = marks.assign(place=[8 + (small + 2) * k for k in range(len(marks))])
+    tables = {"bins": _closed(bins, cumulative), "marks": marks}
+    reached = None
+    if limit is not None:
+        reached = bool((1.3 * bins["high"] >= limit).any())
+        text = f"limit {limit:,.6g} ms" + ("" if reached else " →")
+        top = 21 + (small + 2) * len(marks)
+        tables["limit"] = pd.DataFrame({"x": [limit], "text": [text], "top": [top]})
+    spec = _distribution(
+        title, of, log, reached, tuple(colours.items()), dark, cumulative, on_slide
+    )
+    return spec | {"datasets": tables}
+
+
+@lru_cache(64)  # most of a page's time went into building what is the same in every rerun
+def _distribution(
+    title: str,
+    of: str,
+    log: bool,
+    reached: bool | None,
+    colours: tuple[tuple[str, str], ...],
+    dark: bool,
+    cumulative: bool,
+    on_slide: bool,
+) -> dict:
+    """Without its tables. reached: whether the limit lies on the axis; None for no limit."""
     scale = alt.Scale(type="log", nice=False) if log else alt.Scale(nice=False)
     edge, y = ("high", "upto") if cumulative else ("low", "share")
     # A histogram's tail is what people look for: a square root keeps it in sight beside the peak.
     height = alt.Scale() if cumulative else alt.Scale(type="sqrt")
-    reached = limit is not None and bool((1.3 * bins["high"] >= limit).any())
+    small = 16 if on_slide else 11
     colour = (
         alt.Color("variant:N", sort=None, title=None)
-        .scale(domain=list(colours), range=list(colours.values()))
+        .scale(domain=[name for name, _ in colours], range=[c for _, c in colours])
         .legend(alt.Legend(orient="top", symbolType="square") if on_slide else None)
     )
     x = alt.X(f"{edge}:Q", title=f"{title}, ms" + (" (log)" if log else ""), scale=scale).axis(
         format="~s" if not log else "~g", tickCount=6
     )
-    base = alt.Chart(_closed(bins, cumulative)).encode(
+    base = alt.Chart(alt.NamedData("bins")).encode(
         x=x,
         y=alt.Y(f"{y}:Q", scale=height).title(f"% of {of}" + (" below" if cumulative else ", √")),
         color=colour,
@@ -71,7 +102,7 @@ def distribution(
     if not cumulative:
         area = base.mark_area(interpolate="step-after", opacity=0.16, line=False)
         layers.insert(0, area.encode(y=alt.Y(f"{y}:Q", scale=height, stack=None)))
-    p95 = alt.Chart(marks).encode(x=alt.X("p95:Q", scale=scale), color=colour)
+    p95 = alt.Chart(alt.NamedData("marks")).encode(x=alt.X("p95:Q", scale=scale), color=colour)
     layers.append(
         p95.mark_rule(strokeDash=[4, 3], strokeWidth=1.5).encode(
             tooltip=[alt.Tooltip("variant:N"), alt.Tooltip("p95:Q", title="p95, ms", format=",.2f")]
@@ -82,9 +113,9 @@ def distribution(
             text=alt.Text("label:N"), y=alt.Y("place:Q", scale=None, axis=None)
         )
     )
-    if limit is not None:
-        layers += _limit(limit, scale if reached else None, dark, small, place[-1] + small)
-    return alt.layer(*layers).properties(height=240)
+    if reached is not None:
+        layers += _limit(scale if reached else None, dark, small)
+    return alt.layer(*layers).properties(height=240).to_dict()
 
 
 def _closed(bins: pd.DataFrame, cumulative: bool) -> pd.DataFrame:
@@ -101,21 +132,17 @@ def _closed(bins: pd.DataFrame, cumulative: bool) -> pd.DataFrame:
     return pd.concat([bins, last.assign(low=last["high"], share=0.0)])
 
 
-def _limit(limit: float, scale: alt.Scale | None, dark: bool, small: int, top: int) -> list:
-    """A rule at the limit, named from `top` px down; without a scale, words that it is beyond."""
-    data = pd.DataFrame(
-        {"x": [limit], "text": [f"limit {limit:,.6g} ms" + ("" if scale else " →")]}
-    )
+def _limit(scale: alt.Scale | None, dark: bool, small: int) -> list:
+    """A rule at the limit; without a scale, words at the right edge that it lies beyond."""
+    table = alt.Chart(alt.NamedData("limit"))
     if scale is None:
-        text = alt.Chart(data).mark_text(
-            color=MARK[dark], align="right", dx=-4, dy=-8, fontSize=small
-        )
+        text = table.mark_text(color=MARK[dark], align="right", dx=-4, dy=-8, fontSize=small)
         return [text.encode(text="text:N", x=alt.value("width"), y=alt.value("height"))]
-    at = alt.Chart(data).encode(x=alt.X("x:Q", scale=scale))
+    at = table.encode(x=alt.X("x:Q", scale=scale))
     text = at.mark_text(color=MARK[dark], angle=270, align="right", dy=4 - small, fontSize=small)
     return [
         at.mark_rule(color=MARK[dark], strokeWidth=1.5),
-        text.encode(text="text:N", y=alt.value(top)),
+        text.encode(text="text:N", y=alt.Y("top:Q", scale=None, axis=None)),
     ]
 
 
@@ -170,29 +197,42 @@ def gantt(rows: pd.DataFrame, shade: tuple[float, float], dark: bool, seats: dic
     return alt.vconcat(*panels, spacing=8).resolve_scale(x="shared", color="shared", fill="shared")
 
 
-def slide(chart, title: str, stamp: str, dark: bool) -> str:
+def slide(chart: alt.TopLevelMixin | dict, title: str, stamp: str, dark: bool) -> str:
     """A layered chart as a slide, in Vega-Lite's JSON: 16:9, on its theme's ground, and saying
     where it comes from.
     """
     ink = INK[dark]
-    whole = chart.properties(
-        title=alt.Title(title, subtitle=stamp, anchor="start", limit=SLIDE[0] - 48),
-        width=SLIDE[0],
-        height=SLIDE[1],
-        autosize=alt.AutoSizeParams(type="fit", contains="padding"),
-        padding=24,
-        background=GROUND[dark],
-    )
-    return (
-        whole.configure(font=FONT)
-        .configure_title(color=ink, subtitleColor=ink, fontSize=28, subtitleFontSize=13, offset=18)
-        .configure_axis(
-            labelColor=ink, titleColor=ink, gridOpacity=0.2, labelFontSize=17, titleFontSize=17
-        )
-        .configure_legend(labelColor=ink, titleColor=ink, labelFontSize=17, titleFontSize=17)
-        .configure_view(strokeOpacity=0.2)
-        .to_json(indent=None)
-    )
+    spec = chart if isinstance(chart, dict) else chart.to_dict()
+    text = {"labelColor": ink, "titleColor": ink, "labelFontSize": 17, "titleFontSize": 17}
+    whole = spec | {
+        "datasets": {name: _records(table) for name, table in spec["datasets"].items()},
+        "title": {"text": title, "subtitle": stamp, "anchor": "start", "limit": SLIDE[0] - 48},
+        "width": SLIDE[0],
+        "height": SLIDE[1],
+        "autosize": {"type": "fit", "contains": "padding"},
+        "padding": 24,
+        "background": GROUND[dark],
+        "config": {
+            "font": FONT,
+            "title": {
+                "color": ink,
+                "subtitleColor": ink,
+                "fontSize": 28,
+                "subtitleFontSize": 13,
+                "offset": 18,
+            },
+            "axis": text | {"gridOpacity": 0.2},
+            "legend": text,
+            "view": {"strokeOpacity": 0.2},
+        },
+    }
+    return json.dumps(whole)
+
+
+def _records(table: pd.DataFrame | list[dict]) -> list[dict]:
+    if isinstance(table, pd.DataFrame):
+        return json.loads(table.to_json(orient="records", double_precision=15))
+    return table
 
 
 def by_arrival(points: pd.DataFrame, colours: dict[str, str]):
@@ -262,20 +302,26 @@ CAUSES = {  # as sim.why has the parts: waits are reds and violets, what a step 
 }
 
 
-def causes(rows: pd.DataFrame, title: str, names: dict[str, str], dark: bool):
+def causes(rows: pd.DataFrame, title: str, names: dict[str, str], dark: bool) -> dict:
     """Stacked bars: rows (row, name, value, text), one bar a row; names: a part's label by name."""
-    present = [name for name in names if name in set(rows["name"])]
-    colour = (
-        alt.Color("label:N", sort=None, title=None)
-        .scale(domain=[names[n] for n in present], range=[CAUSES[n][dark] for n in present])
-        .legend(None)
-    )
+    present = tuple(name for name in names if name in set(rows["name"]))
     data = rows.assign(
         label=[names[name] for name in rows["name"]],
         order=[list(names).index(name) for name in rows["name"]],
     )
+    spec = _causes(title, tuple((names[n], CAUSES[n][dark]) for n in present))
+    return spec | {"height": 50 + 34 * rows["row"].nunique(), "datasets": {"causes": data}}
+
+
+@lru_cache(64)
+def _causes(title: str, colours: tuple[tuple[str, str], ...]) -> dict:
+    colour = (
+        alt.Color("label:N", sort=None, title=None)
+        .scale(domain=[name for name, _ in colours], range=[c for _, c in colours])
+        .legend(None)
+    )
     return (
-        alt.Chart(data)
+        alt.Chart(alt.NamedData("causes"))
         .mark_bar()
         .encode(
             x=alt.X("value:Q", title=title).scale(nice=False),
@@ -288,5 +334,5 @@ def causes(rows: pd.DataFrame, title: str, names: dict[str, str], dark: bool):
                 alt.Tooltip("text:N", title="is"),
             ],
         )
-        .properties(height=50 + 34 * rows["row"].nunique())
+        .to_dict()
     )

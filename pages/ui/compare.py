@@ -317,7 +317,7 @@ def distribution(runs, scenario, shown: drawings.Shown, cumulative: bool) -> Non
     if chart is None:
         st.info(f"{metric.label} is not defined: no request has a second token.")
         return
-    st.altair_chart(
+    st.vega_lite_chart(
         chart, key=f"chart-{metric.name}", alt=f"{metric.label} of each variant; {metric.about}"
     )
     view, ground = _view(runs, scenario), dark()

@@ -60,7 +60,7 @@ def totals(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario, dark: 
                 continue
             chart = charts.causes(rows, f"% of {name} of requests at or beyond p95", LABELS, dark)
             st.markdown(f"**{name} p95**")
-            st.altair_chart(chart, key=f"causes-{half}", alt=" ".join(said))
+            st.vega_lite_chart(chart, key=f"causes-{half}", alt=" ".join(said))
             st.markdown("\n".join(said))
             file = f"causes-{name.lower().replace(' ', '-')}"
             export_chart(file, scenario, lambda rows=rows: rows, chart, f"Causes of {name} p95")
@@ -98,7 +98,7 @@ def request(runs: Sequence[Run], scenario: Scenario, i: int, dark: bool) -> None
                 st.caption(f"{name}: none.")
                 continue
             chart = charts.causes(rows, f"{name} of request {i}, ms", LABELS, dark)
-            st.altair_chart(
+            st.vega_lite_chart(
                 chart, key=f"causes-request-{half}", alt=f"{name} of request {i} by cause"
             )
     _legend(dark)
