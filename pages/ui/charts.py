@@ -230,9 +230,7 @@ def slide(chart: alt.TopLevelMixin | dict, title: str, stamp: str, dark: bool) -
 
 
 def _records(table: pd.DataFrame | list[dict]) -> list[dict]:
-    if isinstance(table, pd.DataFrame):
-        return json.loads(table.to_json(orient="records", double_precision=15))
-    return table
+    return table.to_dict("records") if isinstance(table, pd.DataFrame) else table
 
 
 def by_arrival(points: pd.DataFrame, colours: dict[str, str]):
