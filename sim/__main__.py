@@ -1,4 +1,4 @@
-"""python -m sim compare | why | sweep | inspect | fidelity | golden | warm"""
+"""python -m sim compare | why | live | sweep | inspect | fidelity | golden | warm"""
 
 import argparse
 import json
@@ -10,6 +10,7 @@ from typing import NoReturn
 from urllib.parse import parse_qs, urlsplit
 
 from . import answer, fidelity
+from .advice import advice, tried
 from .answer import sentences
 from .bring import as_text as inspected
 from .bring import bring, named, report, workload
@@ -17,6 +18,7 @@ from .capacity import NoLoad, Search, find
 from .curves import points
 from .golden import replay_all
 from .jit import drop_stale
+from .live import Session, parse
 from .out import write_parquet, write_trace
 from .parameter import ScenarioError
 from .run import compare
@@ -24,9 +26,9 @@ from .scenario import PAGE, PARAMETERS, SLO, TEXTS, Scenario, Slo
 from .sweep import CLUSTER, SEEDS, SHARE, Axis, Sweep, default_axis, run
 from .table import as_dict, as_text, csv, parquet, write_csv
 from .traces.plain import ROLES
-from .why import DECODING, MEASURES, TTFT, advice, total, why_variant, worst
+from .why import DECODING, MEASURES, TTFT, total, why_variant, worst
 from .why import as_text as split_text
-from .workload import Workload
+from .workload import Workload, draw
 
 
 class Parser(argparse.ArgumentParser):
@@ -50,6 +52,12 @@ def parser() -> argparse.ArgumentParser:
     which = w.add_mutually_exclusive_group(required=True)
     which.add_argument("--request", metavar="N", help="the request of that number")
     which.add_argument("--worst", choices=MEASURES, help="the worst one of the baseline's")
+
+    v = commands.add_parser("live", help="replay what was done to a run while it went")
+    v.add_argument("what", metavar="LINK|FILE", nargs="?", help="the live page's, or saved there")
+    _scenario_options(v)
+    v.add_argument("--script", help="what is done, e.g. 5000:prompt:16000:64;8000:chunk:64")
+    v.add_argument("--json", action="store_true", help="for machines")
 
     s = commands.add_parser("sweep", help="how much each policy can take, and curves over anything")
     _scenario_options(s)
@@ -142,6 +150,27 @@ def run_compare(args: argparse.Namespace) -> int:
     return 0
 
 
+def run_live(args: argparse.Namespace) -> int:
+    if args.what and Path(args.what).is_file():
+        args.scenario = args.what
+    elif args.what:
+        args.url = args.what
+    given = Scenario.query_of(Path(args.scenario).read_text()) if args.scenario else {}
+    given |= parse_qs(urlsplit(args.url).query) if args.url else {}
+    script = args.script if args.script is not None else given.get("live", [""])[-1]
+    scenario, trace = asked(args), brought(args)
+    session = Session(scenario, parse(script, scenario), trace)
+    runs = session.finish()
+    if args.json:
+        found = as_dict(runs, scenario) | {"live": script, "link": session.link()}
+        print(json.dumps(found, indent=1))
+        return 0
+    for action in session.actions:
+        print(action.words)
+    print(as_text(runs, scenario))
+    return 0
+
+
 def run_inspect(args: argparse.Namespace) -> int:
     pairs = [pair.partition("=") for pair in (args.columns or "").split(",")]
     mapping = {role: column for role, _, column in pairs if column}
@@ -217,9 +246,12 @@ def run_why(args: argparse.Namespace) -> int:
     splits = [why_variant(run, scenario, variant) for run, variant in pairs]
     print("\n\n".join(split_text(split, i) for split in splits))
     print()
+    requests = draw(scenario.traffic, trace)
     for split, variant in zip(splits, scenario.variants, strict=True):
         for half in (TTFT, DECODING):
-            print(f"{split.run.label}: {advice(total(split, half, 0.95), variant.policy)}")
+            t = total(split, half, 0.95)
+            said = advice(t, variant.policy), tried(t, scenario, variant, requests) or ""
+            print(f"{split.run.label}: {' '.join(said).rstrip()}")
     return 0
 
 

@@ -65,6 +65,8 @@ def _plans(run: Run) -> Iterator[tuple[int, float, float, int, int, tuple]]:
             now[int(grant["request"])] = int(grant["tokens"]), int(grant["step1"])
         step = run.steps[row]
         prompts = tuple(sorted((i, tokens) for i, (tokens, _) in now.items()))
+        if run.ids is not None and not prompts and not step["decodes"]:
+            continue
         yield (
             row,
             float(step["t0"]),
@@ -75,13 +77,14 @@ def _plans(run: Run) -> Iterator[tuple[int, float, float, int, int, tuple]]:
         )
 
 
-def parting(a: Run, b: Run) -> tuple[Step, Step] | None:
+def parting(a: Run, b: Run, shown: tuple[Run, Run] | None = None) -> tuple[Step, Step] | None:
     """The first steps in which two runs of the same requests differ; None where they never do.
 
     Steps differ by when they begin, how long they last, or what they hold. One may be longer than
-    the other: both are as they were planned.
+    the other: both are as they were planned. shown: a window of each run; then only what the steps
+    hold of its requests counts, and only steps that hold any.
     """
-    left, right = _plans(a), _plans(b)
+    left, right = (_plans(run) for run in shown or (a, b))
     x, y = next(left, None), next(right, None)
     done_x = done_y = 0  # steps of the row that were compared already
     while x is not None and y is not None:

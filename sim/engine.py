@@ -257,21 +257,27 @@ def idles(s, ms, stretch):
         LIMITS,
         numba.boolean,
         numba.int64,
+        numba.float64,
     )
 )
-def simulate(plan, cost, coef, s, lim, stretch, steps):
-    """Serve until all are finished (DONE), for that many steps (PAUSED) or while there is room to
-    record (FULL); call again to go on. STUCK: somebody waits whom nothing will ever let in."""
+def simulate(plan, cost, coef, s, lim, stretch, steps, until):
+    """Serve until all are finished (DONE), for that many steps or with every step that begins
+    before `until` ms (PAUSED), or while there is room to record (FULL); call again to go on. STUCK:
+    somebody waits whom nothing will ever let in."""
     n = s.n
-    while steps > 0:
+    while steps > 0 and n.now < until:
         if n.finished == len(s.requests):
             return DONE
         if is_full(s):
             return FULL
         open_step(s)
         plan(s, lim)
+        ms = cost(n, coef)
         if n.prefill + n.decodes + n.pad_decodes > 0:
-            steps -= commit(s, cost(n, coef), min(n.most, steps) if stretch else 1)
-        elif not idles(s, cost(n, coef), stretch):
+            most = min(n.most, steps) if stretch else 1
+            if n.now + (ms + n.host) * most > until:  # only as many as surely begin in time
+                most = max(1, int((until - n.now) / (ms + n.host)))
+            steps -= commit(s, ms, most)
+        elif not idles(s, ms, stretch):
             return STUCK
     return PAUSED

@@ -4,26 +4,34 @@ The state at time t is a function of the scenario, the script and t: nothing dep
 looked at. An action at t concerns requests that arrive and steps that begin at t or later.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
-import numba
 import numpy as np
 
-from .costs import COST, COSTS
-from .engine import DONE, FULL, PAUSED, STUCK, commit, idles, is_full, open_step
-from .jit import jit
+from .costs import COSTS
+from .engine import FOREVER, FULL, STUCK, simulate
 from .parameter import ScenarioError
-from .policies import PLAN, POLICIES, in_force
+from .policies import POLICIES, in_force
 from .run import Run, _requests, door, opened, pool, stuck
-from .scenario import LIMITS as LIMIT_PARAMETERS
-from .scenario import TRAFFIC, Scenario, Variant
-from .state import ADMITTED, DECODE, HELD, LIMITS, SEGMENT, STATE, STOPS, enlarged
+from .scenario import LIMITS, TRAFFIC, Scenario, Variant
+from .state import ADMITTED, DECODE, HELD, SEGMENT, STOPS, Limits, enlarged
 from .traffic import LONGEST
 from .workload import Workload, draw
 
-CHANGES = ("chunk", "max_num_batched_tokens")  # limits that may change while it goes
+# Limits that a plan looks at anew in each step; with the others a server is built.
+CHANGES = (
+    "max_num_seqs",
+    "chunk",
+    "max_num_batched_tokens",
+    "long_prefill_token_threshold",
+    "watermark",
+    "chunked_prefill_size",
+    "max_prefill_tokens",
+    "schedule_conservativeness",
+)
 MOST = 200  # actions of a script
 
 
@@ -56,8 +64,14 @@ def parse(text: str, scenario: Scenario) -> tuple[Action, ...]:
     parts = [part for part in text.split(";") if part]
     if len(parts) > MOST:
         raise ScenarioError(f"live has {len(parts)} actions: give at most {MOST}")
-    actions = [_action(part, scenario) for part in parts]
-    return tuple(sorted(actions, key=lambda action: action.t))
+    actions = sorted((_action(part, scenario) for part in parts), key=lambda action: action.t)
+    variants = list(scenario.variants)
+    for action in actions:  # each must fit what those before it have made of the variants
+        for k, variant in enumerate(variants):
+            variants[k] = _after(action, k, variant, scenario)
+            if variants[k] != variant:
+                replace(scenario, variants=(variants[k],), baseline=0).check()
+    return tuple(actions)
 
 
 def written_script(actions: Sequence[Action]) -> str:
@@ -93,7 +107,7 @@ def _prompt(text, kind, values, scenario) -> None:
     for value in values[:2]:
         _whole(text, value, 1, LONGEST)
     for value in values[2:]:
-        _whole(text, value, 0, 1_000_000)
+        _whole(text, value.removeprefix("-"), 0, 1_000_000)
 
 
 def _rate(text, kind, values, scenario) -> None:
@@ -103,36 +117,48 @@ def _rate(text, kind, values, scenario) -> None:
 
 
 def _limit(text, kind, values, scenario) -> None:
-    LIMIT_PARAMETERS[kind].parse(values[0] if values else "")
-    for variant in scenario.variants:
-        own = dict(variant.changes) | {kind: int(values[0])}
-        replace(scenario, variants=(Variant(variant.name, tuple(own.items())),), baseline=0).check()
+    LIMITS[kind].parse(values[0] if values else "")
 
 
 def _policy(text, kind, values, scenario) -> None:
     if len(values) != 2:
         raise ScenarioError(f"live {text!r} needs a variant's number and a policy: {EXAMPLE}")
-    k = _whole(text, values[0], 0, len(scenario.variants) - 1)
-    fitting = interchangeable(scenario.variants[k].policy)
-    if values[1] not in fitting:
+    _whole(text, values[0], 0, len(scenario.variants) - 1)
+
+
+def _after(action: Action, k: int, variant: Variant, scenario: Scenario) -> Variant:
+    """What variant k is from the action on. ScenarioError if it can't become that."""
+    own = dict(variant.changes)
+    if action.kind in CHANGES:
+        own[action.kind] = LIMITS[action.kind].parse(action.values[0])
+        return Variant(variant.name, tuple(own.items()))
+    if action.kind != "policy" or int(action.values[0]) != k:
+        return variant
+    limits = scenario.limits_of(variant)
+    fitting = interchangeable(variant.policy, limits)
+    if action.values[1] not in fitting:
         raise ScenarioError(
-            f"live {text!r}: {scenario.variants[k].policy} can become"
+            f"live {str(action)!r}: {variant.policy} can become"
             f" {', '.join(fitting) or 'no other'} while it goes"
         )
+    usual = scenario.limits._asdict()  # of a preset, the limits stay as they are
+    own |= {name: value for name, value in limits._asdict().items() if value != usual[name]}
+    return Variant(action.values[1], tuple(own.items()))
 
 
-def interchangeable(policy: str) -> list[str]:
+def interchangeable(policy: str, limits: Limits) -> list[str]:
     """Policies that can take over from this one in mid-run: they keep the same books."""
-    p = POLICIES[policy]
+
+    def books(name: str) -> tuple:
+        p, now = POLICIES[name], in_force(name, limits)
+        cuts = [limit in p.keeps for limit in ("num_gpu_blocks", "max_model_len")]
+        line = p.ranks, now.async_scheduling, now.enable_prefix_caching
+        return p.paged, p.null_blocks, p.margin, p.radix, p.door, *cuts, *line
+
     if policy == "static":
         return []
     return [
-        q.name
-        for q in POLICIES.values()
-        if q.name not in (policy, "static")
-        and (q.paged, q.null_blocks, q.margin, q.ranks)
-        == (p.paged, p.null_blocks, p.margin, p.ranks)
-        and ("num_gpu_blocks" in q.keeps) == ("num_gpu_blocks" in p.keeps)
+        name for name in POLICIES if name not in (policy, "static") and books(name) == books(policy)
     ]
 
 
@@ -154,99 +180,70 @@ def traffic_of(scenario: Scenario, actions: Sequence[Action], trace=None) -> Wor
 
 def _with(work: Workload, t: float, prompt: int, output: int, priority: int) -> Workload:
     k = int(np.searchsorted(work.arrival, t, side="right"))
-
-    def put(column, value):
-        return None if column is None else np.insert(column, k, value)
-
-    known = work.priority if work.priority is not None or not priority else np.ones(len(work))
-    prefix = work.prefix and (np.insert(work.prefix[0], k, -1), np.insert(work.prefix[1], k, 0))
-    return Workload(
-        np.insert(work.arrival, k, t),
-        np.insert(work.prompt, k, prompt),
-        np.insert(work.output, k, output),
-        np.insert(work.limit, k, output),
-        work.clients,
-        put(known, priority),
-        prefix,
+    ranks, prefix, hashes = work.priority, work.prefix, work.hashes
+    if ranks is None and priority:
+        ranks = np.zeros(len(work))
+    if hashes is not None:  # its blocks are nobody else's
+        hashes = hashes[0], np.insert(hashes[1], k, hashes[1][k]), hashes[2]
+    return replace(
+        work,
+        arrival=np.insert(work.arrival, k, t),
+        prompt=np.insert(work.prompt, k, prompt),
+        output=np.insert(work.output, k, output),
+        limit=np.insert(work.limit, k, output),
+        priority=None if ranks is None else np.insert(ranks, k, priority),
+        prefix=prefix and (np.insert(prefix[0], k, -1), np.insert(prefix[1], k, 0)),
+        hashes=hashes,
     )
-
-
-@jit(
-    numba.int64(
-        numba.types.FunctionType(PLAN),
-        numba.types.FunctionType(COST),
-        numba.float64[::1],
-        STATE,
-        LIMITS,
-        numba.boolean,
-        numba.float64,
-    )
-)
-def advance(plan, cost, coef, s, lim, stretch, until):
-    """Take every step that begins before `until` ms. Returns as `simulate`; PAUSED: done so."""
-    n = s.n
-    while n.now < until:
-        if n.finished == len(s.requests):
-            return DONE
-        if is_full(s):
-            return FULL
-        open_step(s)
-        plan(s, lim)
-        ms = cost(n, coef)
-        if n.prefill + n.decodes + n.pad_decodes > 0:
-            left = (until - n.now) / (ms + n.host) if ms > 0.0 and stretch else 1.0
-            commit(s, ms, min(n.most, max(1, int(min(left, 1e9)))))
-        elif not idles(s, ms, True):
-            return STUCK
-    return PAUSED
 
 
 class Lane:
     """One variant on its way."""
 
     def __init__(self, scenario: Scenario, k: int, actions: Sequence[Action], work: Workload):
-        variant = scenario.variants[k]
-        self.label, self.policy, self.work = variant.label, variant.policy, work
-        self.limits = in_force(self.policy, scenario.limits_of(variant))
-        price = scenario.cost_of(variant)
+        self.scenario, self.k, self.work = scenario, k, work
+        self.variant = scenario.variants[k]
+        self.label = self.variant.label
+        price = scenario.cost_of(self.variant)
         self.cost, self.coef = COSTS[price.cost], np.array(price.coefficients)
         self.refused = door(work, self.policy, self.limits)
         self.inside = np.flatnonzero(self.refused == ADMITTED)
+        self.changes = [a for a in actions if a.kind in (*CHANGES, "policy")]
+        seats = [int(a.values[0]) for a in actions if a.kind == "max_num_seqs"]
         self.state: Any = opened(
             work.rows(self.inside),
             self.policy,
-            self.limits,
-            scenario.host_of(variant),
+            self.limits._replace(max_num_seqs=max(self.limits.max_num_seqs, *seats, 0)),
+            scenario.host_of(self.variant),
             price.front_ms,
         )
-        self.changes = [
-            a
-            for a in actions
-            if a.kind in CHANGES or (a.kind == "policy" and int(a.values[0]) == k)
-        ]
+        self.state.n.seats = self.limits.max_num_seqs
+
+    @property
+    def policy(self) -> str:
+        return self.variant.policy
+
+    @property
+    def limits(self) -> Limits:
+        return in_force(self.policy, self.scenario.limits_of(self.variant))
 
     def advance(self, until: float) -> None:
         """Take every step that begins before `until` ms."""
         while self.changes and self.changes[0].t <= until:
             self._advance(float(self.changes[0].t))
-            self._change(self.changes.pop(0))
+            self.variant = _after(self.changes.pop(0), self.k, self.variant, self.scenario)
+            self.state.n.seats = self.limits.max_num_seqs
         self._advance(until)
 
-    def _change(self, action: Action) -> None:
-        if action.kind == "policy":
-            self.policy = action.values[1]
-        else:
-            self.limits = self.limits._replace(**{action.kind: int(action.values[0])})
-
     def _advance(self, until: float) -> None:
-        plan, cost, steady = POLICIES[self.policy].plan, self.cost.ms, self.cost.steady
-        while True:
-            state = advance(plan, cost, self.coef, self.state, self.limits, steady, until)
-            if state == STUCK:
-                raise ScenarioError(stuck(self.state, self.policy, self.inside))
-            if state != FULL:
-                return
-            self.state = enlarged(self.state)
+        plan, ms, steady = POLICIES[self.policy].plan, self.cost.ms, self.cost.steady
+        limits, state = self.limits, FULL
+        while state == FULL:
+            state = simulate(plan, ms, self.coef, self.state, limits, steady, FOREVER, until)
+            if state == FULL:
+                self.state = enlarged(self.state)
+        if state == STUCK:
+            raise ScenarioError(stuck(self.state, self.policy, self.inside))
 
     @property
     def done(self) -> bool:
@@ -274,7 +271,7 @@ class Lane:
                 table["request"] = self.inside[table["request"]]
             steps["head"] = np.where(steps["head"] < 0, -1, self.inside[steps["head"]])
         return Run(
-            self.label, "simulated", self.limits.max_num_seqs, pool(self.policy, self.limits),
+            self.label, "simulated", len(s.seats), pool(self.policy, self.limits),
             self.limits.block_size, total, requests, steps, segments, gaps, grants,
         )  # fmt: skip
 
@@ -292,16 +289,20 @@ class Lane:
         s, n = self.state, self.state.n
         r = s.requests
         if n.steps == 0:
-            return {"prompts": {}, "decodes": 0, "ms": 0.0, "head": -1, "stop": ""}
+            return {"prompts": {}, "decodes": [], "ms": 0.0, "head": -1, "stop": ""}
         step = s.steps[n.steps - 1]
         seated = s.seats[s.seats >= 0]
         prompts = {int(i): int(r.granted[i]) for i in seated if r.granted[i] > 0}
         closed = s.grants[max(0, n.grants - 3 * len(s.seats)) : n.grants]
         for grant in closed[(closed.step1 == n.steps) & (closed.step0 < n.steps)]:
             prompts[int(grant.request)] = int(grant.tokens)
+        ended = s.segments[max(0, n.segments - 6 * len(s.seats)) : n.segments]
+        ended = ended[(ended.phase == DECODE) & (ended.t0 <= step.t0) & (ended.t1 > step.t0)]
+        going = seated[(r.phase[seated] == DECODE) & (r.since[seated] <= step.t0)]
+        decodes = np.append(ended.request, going) if step.decodes else going[:0]
         return {
             "prompts": {int(self.inside[i]): tokens for i, tokens in sorted(prompts.items())},
-            "decodes": int(step.decodes),
+            "decodes": np.unique(self.inside[decodes]).tolist(),
             "ms": float(step.ms),
             "head": int(self.inside[step.head]) if step.head >= 0 else -1,
             "stop": STOPS[step.stop],
@@ -336,6 +337,24 @@ class Session:
         scenario.check(len(work))
         self.lanes = [Lane(scenario, k, actions, work) for k in range(len(scenario.variants))]
 
+    @classmethod
+    def of(cls, query: Mapping[str, Sequence[str]], trace=None) -> "Session":
+        """The session that `to_query` wrote, from its start. ScenarioError if it can't be had."""
+        scenario, problems = Scenario.from_query(query)
+        if problems:
+            raise ScenarioError(problems[0])
+        return cls(scenario, parse(query.get("live", [""])[-1], scenario), trace)
+
+    def to_query(self) -> dict[str, list[str]]:
+        """The scenario and the script, as an address has them: all that there is to save."""
+        done = {"live": [written_script(self.actions)]} if self.actions else {}
+        return self.scenario.to_query() | done
+
+    def link(self) -> str:
+        """What follows the host in the page's address."""
+        query = urlencode(self.to_query(), doseq=True, safe=":=,/;")
+        return f"/live?{query}" if query else "/live"
+
     def advance(self, until: float) -> None:
         """Let the clock be `until` ms; it never goes back."""
         for lane in self.lanes:
@@ -344,8 +363,9 @@ class Session:
 
     def act(self, kind: str, *values: str) -> "Session":
         """The same session, with this done now: as if it had been in the script from the start."""
-        action = _action(f"{int(np.ceil(self.t))}:{kind}:{':'.join(values)}", self.scenario)
-        again = Session(self.scenario, (*self.actions, action), self.trace)
+        now = f"{int(np.ceil(self.t))}:{kind}:{':'.join(values)}"
+        actions = parse(f"{written_script(self.actions)};{now}", self.scenario)
+        again = Session(self.scenario, actions, self.trace)
         again.advance(self.t)
         return again
 

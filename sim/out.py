@@ -40,12 +40,12 @@ def trace_events(runs: Sequence[Run], scenario: Scenario) -> dict:
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
-        "otherData": {"made by": stamp(scenario), "requests": len(runs[0].requests)},
+        "otherData": {"made by": stamp(scenario), "requests": str(len(runs[0].requests))},
     }
 
 
 def trace_json(runs: Sequence[Run], scenario: Scenario) -> str:
-    return json.dumps(trace_events(runs, scenario), separators=(",", ":"))
+    return json.dumps(trace_events(runs, scenario), separators=(",", ":"), allow_nan=False)
 
 
 def _names(pid: int, run: Run) -> Iterator[dict]:

@@ -9,6 +9,7 @@ from .metrics import FIGURES
 from .parameter import ScenarioError
 from .run import serve_variant
 from .scenario import Scenario
+from .window import counted
 from .workload import Workload, draw
 
 SEEDS = 20
@@ -63,20 +64,22 @@ def replicate(
 ) -> Replicates:
     """The scenario under its own seed and the `seeds - 1` after it. ScenarioError if none plays.
 
-    go_on(share done) is called after each run; what it raises ends the work.
+    A run that serves nobody of those who count has no figures. go_on(share done) is called after
+    each run; what it raises ends the work.
     """
     if "seed" not in scenario.traffic.uses:
         raise ScenarioError(
             f"seed plays no part in arrivals {scenario.traffic.arrivals}: choose arrivals that are"
             " drawn"
         )
-    values = np.empty((len(scenario.variants), len(names), seeds))
+    values = np.full((len(scenario.variants), len(names), seeds), np.nan)
     for s in range(seeds):
         drawn = replace(scenario, traffic=replace(scenario.traffic, seed=scenario.traffic.seed + s))
         workload = draw(drawn.traffic, trace)
         scenario.check(len(workload))
         for k, variant in enumerate(scenario.variants):
-            run = serve_variant(drawn, variant, workload)
-            values[k, :, s] = [FIGURES[name].of(run, scenario.slo) for name in names]
+            run = counted(serve_variant(drawn, variant, workload), scenario)
+            if len(run.served):
+                values[k, :, s] = [FIGURES[name].of(run, scenario.slo) for name in names]
             go_on((s + (k + 1) / len(scenario.variants)) / seeds)
     return Replicates(tuple(v.label for v in scenario.variants), tuple(names), values)

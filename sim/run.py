@@ -210,7 +210,7 @@ def serve(
     s = opened(workload.rows(inside), policy, limits, host_ms, front_ms)
     plan, ms, coef = POLICIES[policy].plan, COSTS[cost].ms, np.array(coefficients, float)
     stretch = stretch and COSTS[cost].steady
-    while (state := simulate(plan, ms, coef, s, limits, stretch, SLICE)) != DONE:
+    while (state := simulate(plan, ms, coef, s, limits, stretch, SLICE, np.inf)) != DONE:
         if state == FULL:
             if s.steps.nbytes > 1e6 * MAX_MEMORY_MB / 4:
                 raise ScenarioError(

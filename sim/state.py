@@ -164,7 +164,8 @@ COUNTERS = np.dtype(
         ("ordered", "i8"),  # whether the line goes by rank
         ("head", "i8"),  # of the ring `waiting`
         ("waiting", "i8"),
-        ("running", "i8"),  # seats taken
+        ("seats", "i8"),  # that may be taken: as many as there are, or fewer
+        ("running", "i8"),  # taken
         ("eldest", "i8"),  # of the running, by admission; -1: none
         ("newest", "i8"),
         ("lowest", "i8"),  # no seat below this one is free
@@ -333,6 +334,7 @@ def new_state(
     counters["front_ms"] = front_ms
     counters["sendable"] = min(rows, clients) if clients else rows
     counters["ordered"] = rank is not None
+    counters["seats"] = seats
     for name in ("eldest", "newest", "oldest", "youngest", "partial"):
         counters[name] = -1
     counters["free"] = counters["blank"] = free

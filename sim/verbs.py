@@ -43,7 +43,7 @@ def keep_out(s, why):
 @jit()
 def may_admit(s, fits, otherwise):
     """Whether somebody waits and a seat is free and `fits`, or else who waits is kept out."""
-    seated = s.n.running < len(s.seats)
+    seated = s.n.running < s.n.seats
     if seated and fits:
         return s.n.waiting > 0
     keep_out(s, otherwise if seated else SEATS)

@@ -2,8 +2,9 @@
 
 While a request waits, the time of each step goes to the limit that kept it out, as the scheduler
 recorded it: a seat or the batch for everybody in the line; blocks or token budget for its head, and
-for who stands behind, the one ahead. Until the scheduler could see it, time goes to the step in
-progress. In its seat without a token, a prompt waits for budget. Inside a step that it has a part
+for who stands behind, the one ahead. Before it stands there, time goes to the front end, whose
+constant is part of the cost; and until the scheduler could see it, to the step in progress. In its
+seat without a token, a prompt waits for budget. Inside a step that it has a part
 in, cost goes to overhead, own tokens, others' decodes, others' prompts, in that order, each by what
 adding it to the ones before it costs; padding counts as the others'. Waiting again after a
 preemption, and tokens computed again, are causes of their own.
@@ -19,10 +20,8 @@ import numpy as np
 import pandas as pd
 
 from .costs import COST, COSTS
-from .explain import duration
 from .jit import jit
 from .metrics import METRICS
-from .policies import POLICIES
 from .run import Run
 from .scenario import Scenario, Variant
 from .state import (
@@ -40,8 +39,8 @@ from .state import (
     STEP,
 )
 
-ARRIVING, SEAT, JOINING, KV, TOKENS, AHEAD_KV, AHEAD_TOKENS = range(7)
-AGAIN, OVERHEAD, OWN, RECOMPUTED, DECODES, PROMPTS = range(7, 13)
+FRONT, ARRIVING, SEAT, JOINING, KV, TOKENS, AHEAD_KV, AHEAD_TOKENS = range(8)
+AGAIN, OVERHEAD, OWN, RECOMPUTED, DECODES, PROMPTS = range(8, 14)
 TTFT, DECODING = range(2)
 
 
@@ -49,78 +48,23 @@ class Part(NamedTuple):
     name: str
     label: str
     about: str
-    # What would help: a limit that the policy keeps, and the advice.
-    advice: tuple[tuple[str, str], ...]
 
 
-MORE_SEATS = (("max_num_seqs", "raise max_num_seqs before touching anything else"),)
-MORE_KV = (("num_gpu_blocks", "raise num_gpu_blocks, or have shorter limits declared"),)
-MORE_TOKENS = (("max_num_batched_tokens", "raise max_num_batched_tokens"),)
-SMALLER = (
-    ("chunk", "a smaller chunk evens it out, only less prompt work shortens it"),
-    (
-        "long_prefill_token_threshold",
-        "a lower long_prefill_token_threshold evens it out, only less prompt work shortens it",
-    ),
-    ("", "prompts in chunks would even it out, only less prompt work shortens it"),
-)
 PARTS = (
-    Part("step", "the step in progress", "It came while a step ran, or the scheduler napped.", ()),
-    Part("seat", "waiting for a seat", "Every seat was taken.", MORE_SEATS),
-    Part(
-        "batch",
-        "waiting for the batch to end",
-        "Nobody joins a batch that runs.",
-        (("", "let requests join and leave a running batch, as continuous batching does"),),
-    ),
-    Part(
-        "blocks",
-        "waiting for KV blocks",
-        "It headed the line and its blocks were not free.",
-        MORE_KV,
-    ),  # fmt: skip
-    Part(
-        "budget", "waiting for token budget", "No tokens were left for it in the step.", MORE_TOKENS
-    ),  # fmt: skip
-    Part(
-        "ahead_blocks",
-        "behind one short of KV blocks",
-        "The head of its line lacked blocks.",
-        MORE_KV,
-    ),  # fmt: skip
-    Part(
-        "ahead_budget",
-        "behind one short of token budget",
-        "The head of its line lacked tokens.",
-        MORE_TOKENS,
-    ),  # fmt: skip
-    Part("preempted", "preempted, waiting again", "It had lost its seat and its KV.", MORE_KV),
-    Part(
-        "overhead",
-        "overhead of its steps",
-        "What a step costs with nothing in it.",
-        (
-            ("chunk", "raise the chunk, so that fewer steps are taken"),
-            ("", "take fewer steps, or cheaper ones"),
-        ),
-    ),
-    Part(
-        "own",
-        "its own tokens",
-        "Its own prompt, and its own decodes.",
-        (
-            ("enable_prefix_caching", "have prefixes cached, or a faster device"),
-            ("", "no other schedule helps, a faster device does"),
-        ),
-    ),
-    Part("recomputed", "its own, computed again", "Its tokens after a preemption.", MORE_KV),
-    Part(
-        "decodes",
-        "others' decodes",
-        "Decodes that shared its steps.",
-        (("max_num_seqs", "lower max_num_seqs, so that fewer share a step"),),
-    ),
-    Part("prompts", "others' prompts", "Prompts that shared its steps.", SMALLER),
+    Part("front", "front end", "HTTP and tokeniser, a constant; it was in no line yet."),
+    Part("step", "the step in progress", "It came while a step ran, or the scheduler napped."),
+    Part("seat", "waiting for a seat", "Every seat was taken."),
+    Part("batch", "waiting for the batch to end", "Nobody joins a batch that runs."),
+    Part("blocks", "waiting for KV blocks", "It headed the line and its blocks were not free."),
+    Part("budget", "waiting for token budget", "No tokens were left for it in the step."),
+    Part("ahead_blocks", "behind one short of KV blocks", "The head of its line lacked blocks."),
+    Part("ahead_budget", "behind one short of token budget", "The head of its line lacked tokens."),
+    Part("preempted", "preempted, waiting again", "It had lost its seat and its KV."),
+    Part("overhead", "overhead of its steps", "What a step costs with nothing in it."),
+    Part("own", "its own tokens", "Its own prompt, and its own decodes."),
+    Part("recomputed", "its own, computed again", "Its tokens after a preemption."),
+    Part("decodes", "others' decodes", "Decodes that shared its steps."),
+    Part("prompts", "others' prompts", "Prompts that shared its steps."),
 )
 NAMES = [part.name for part in PARTS]
 
@@ -133,7 +77,8 @@ SPAN = np.dtype(
         ("half", "i8"),  # TTFT or DECODING
         ("row0", "i8"),
         ("row1", "i8"),
-        ("arrival", "f8"),
+        ("arrival", "f8"),  # in the line
+        ("front", "f8"),  # ms before that
         ("idle", "f8"),  # ms of it that no step took
         ("kv", "i8"),  # of the request, at the span's begin
         ("grant", "i8"),  # where its grants begin
@@ -229,6 +174,7 @@ def _split(cost, coef, n, steps, times, grants, spans, out, prompts):
     for k in range(len(spans)):
         span = spans[k]
         into, g, kv = out[span.into, span.half], span.grant, span.kv
+        into[FRONT] += span.front
         if span.idle > 0.0:
             into[_idle(span.kind)] += span.idle
         for at in range(span.row0, span.row1):
@@ -351,11 +297,14 @@ class Why:
         return pd.DataFrame(table.groupby(["request", "how"], as_index=False).sum())
 
 
-def why(run: Run, cost: str, coefficients: Sequence[float]) -> Why:
-    """Split the latencies of a run whose steps took what `cost` says."""
+def why(run: Run, cost: str, coefficients: Sequence[float], front_ms: float = 0.0) -> Why:
+    """Split the latencies of a run whose steps took what `cost` says.
+
+    front_ms: of its TTFT, what each request took from its client to the line.
+    """
     order = np.argsort(run.grants, order=["request", "step0"])
     grants = np.ascontiguousarray(run.grants[order])
-    spans = np.concatenate([_waits(run), _seated(run)])
+    spans = np.concatenate([_waits(run, front_ms), _seated(run)])
     first = run.requests["first"][spans["request"]]
     began = np.append(run.steps["t0"], np.inf)[spans["row0"]]
     spans["into"] = spans["request"]
@@ -368,7 +317,7 @@ def why(run: Run, cost: str, coefficients: Sequence[float]) -> Why:
 def why_variant(run: Run, scenario: Scenario, variant: Variant) -> Why:
     """The same of a run of this variant of the scenario."""
     price = scenario.cost_of(variant)
-    return why(run, price.cost, price.coefficients)
+    return why(run, price.cost, price.coefficients, price.front_ms)
 
 
 def _times(run: Run) -> np.ndarray:
@@ -402,12 +351,13 @@ def _idle_until(run: Run, t: np.ndarray) -> np.ndarray:
     return np.where(before >= 0, whole[row] + inside, 0.0)
 
 
-def _waits(run: Run) -> np.ndarray:
+def _waits(run: Run, front_ms: float) -> np.ndarray:
     """The span of each request from arrival to its first seat."""
     t0, r = run.steps["t0"], run.requests
     served = np.flatnonzero(r["refused"] == 0)
     spans = np.zeros(len(served), SPAN)
-    spans["request"], spans["kind"], spans["arrival"] = served, WAITING, r["arrival"][served]
+    spans["request"], spans["kind"], spans["front"] = served, WAITING, front_ms
+    spans["arrival"] = r["arrival"][served] + front_ms
     before = np.searchsorted(t0, spans["arrival"], side="right") - 1  # the step in progress then
     spans["row0"] = np.maximum(0, before)
     spans["row1"] = np.searchsorted(t0, r["start"][served])
@@ -454,14 +404,23 @@ class Total(NamedTuple):
         return 100 * self.parts / whole if whole > 0 else self.parts
 
 
+def _served(run: Run, ids: np.ndarray | None) -> np.ndarray:
+    """Of the requests `ids`, or of all, those that were let in."""
+    served = run.requests["refused"] == 0
+    return np.flatnonzero(served) if ids is None else ids[served[ids]]
+
+
+def latency(run: Run, half: int) -> np.ndarray:
+    """(n,) ms: TTFT (half 0) or decode time (1) of each request; nan: it was refused."""
+    r = run.requests
+    return r["first"] - r["arrival"] if half == TTFT else r["last"] - r["first"]
+
+
 def total(split: Why, half: int, q: float, ids: np.ndarray | None = None) -> Total:
     """The parts of the requests whose TTFT (half 0) or decode time (1) is at or beyond the
     quantile q, of all or of `ids`."""
-    served = split.run.requests["refused"] == 0
-    ids = np.flatnonzero(served) if ids is None else ids[served[ids]]
-    r = split.run.requests[ids]
-    values = r["first"] - r["arrival"] if half == TTFT else r["last"] - r["first"]
-    name = ("TTFT", "decode time")[half]
+    ids = _served(split.run, ids)
+    values, name = latency(split.run, half)[ids], ("TTFT", "decode time")[half]
     if not len(values):
         return Total(name, q, 0, np.nan, np.zeros(len(PARTS)))
     at = float(np.quantile(values, q))
@@ -469,39 +428,11 @@ def total(split: Why, half: int, q: float, ids: np.ndarray | None = None) -> Tot
     return Total(name, q, len(tail), at, split.parts[tail, half].sum(axis=0))
 
 
-# Parts of one cause: waiting for a limit at the head of the line, or behind who does.
-TOGETHER = {AHEAD_KV: KV, AHEAD_TOKENS: TOKENS, RECOMPUTED: AGAIN}
-
-
-# Of TTFT, no schedule takes away what prompts cost together: what one gains, another loses.
-OF_TTFT = {PROMPTS: "prompts compete for the device; only less prompt work, or a faster one, helps"}
-
-
-def advice(t: Total, policy: str) -> str:
-    """'62 % of TTFT p95 is waiting for a seat: raise max_num_seqs before touching …'."""
-    if t.parts.sum() <= 0:
-        return f"There is no {t.name} to explain."
-    sums = t.shares.copy()
-    for part, whole in TOGETHER.items():
-        sums[whole] += sums[part]
-        sums[part] = 0
-    k = int(sums.argmax())
-    keeps = (*POLICIES[policy].keeps, "")
-    said = next((text for limit, text in PARTS[k].advice if limit in keeps), "")
-    if t.name == "TTFT":
-        said = OF_TTFT.get(k, said)
-    label = "preempted and computed again" if k == AGAIN else PARTS[k].label
-    what = f"{t.name} p{100 * t.q:g} ({duration(t.at)})"
-    return f"{sums[k]:.0f} % of {what} is {label}{f': {said}' if said else ''}."
-
-
-def worst(run: Run, metric: str, q: float = 0.99) -> np.ndarray:
-    """Ids of the served requests at or beyond the quantile of a metric of requests, worst first.
-
-    For ITL, by each request's longest gap.
-    """
-    ids = np.flatnonzero(run.requests["refused"] == 0)
-    values = longest_gap(run)[ids] if metric == "itl" else per_request(run, metric)[ids]
+def worst(run: Run, metric: str, q: float = 0.99, ids: np.ndarray | None = None) -> np.ndarray:
+    """Ids of the served requests, of all or of `ids`, at or beyond the quantile of a metric of
+    requests, worst first."""
+    ids = _served(run, ids)
+    values = per_request(run, metric)[ids]
     known = np.isfinite(values)
     ids, values = ids[known], values[known]
     if not len(ids):
@@ -511,7 +442,10 @@ def worst(run: Run, metric: str, q: float = 0.99) -> np.ndarray:
 
 
 def per_request(run: Run, metric: str) -> np.ndarray:
-    """(n,) ms of each request under ttft, tpot, e2e, queue or tpot_to_release; nan: none."""
+    """(n,) ms of each request under ttft, tpot, itl (its longest), e2e, queue or tpot_to_release;
+    nan: none."""
+    if metric == "itl":
+        return longest_gap(run)
     r = run.requests
     several = np.where(r["output"] > 1, r["output"] - 1, np.nan)
     return {
@@ -537,9 +471,14 @@ def longest_gap(run: Run) -> np.ndarray:
     pairs = np.column_stack([low[some], high[some]]).ravel()
     if len(pairs):
         gaps = np.maximum.reduceat(ms, pairs)[::2]
-        np.fmax.at(longest, segments["request"][some], gaps)
-    np.fmax.at(longest, run.gaps["request"], run.gaps["ms"])
+        np.fmax.at(longest, _rows(run, segments["request"][some]), gaps)
+    np.fmax.at(longest, _rows(run, run.gaps["request"]), run.gaps["ms"])
     return longest
+
+
+def _rows(run: Run, requests: np.ndarray) -> np.ndarray:
+    """Where the requests of these numbers stand in the run's table."""
+    return requests if run.ids is None else np.searchsorted(run.ids, requests)
 
 
 def rows_of(table: pd.DataFrame) -> Any:
@@ -572,3 +511,4 @@ def as_text(split: Why, i: int) -> str:
 
 
 MEASURES = {name: METRICS[name].label for name in ("ttft", "tpot", "itl", "e2e", "queue")}
+MEASURES["itl"] = "longest ITL"  # of a request

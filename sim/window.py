@@ -1,11 +1,33 @@
 """A run as if only the requests that arrived in a window mattered: the same times, fewer rows."""
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from .run import Run
+from .scenario import Scenario
 from .state import DECODE, RECOMPUTE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windowed(Scenario):
+    """A scenario of whose requests only those count that arrive in a window, as its link says."""
+
+    window: tuple[float, float]  # ms
+
+    @classmethod
+    def of(cls, scenario: Scenario, t0: float, t1: float) -> "Windowed":
+        given = {f.name: getattr(scenario, f.name) for f in fields(Scenario)}
+        return cls(window=(t0, t1), **given)
+
+    def link(self) -> str:
+        whole = Scenario.link(self)
+        return f"{whole}{'&' if '?' in whole else '?'}window={'{:.0f}:{:.0f}'.format(*self.window)}"
+
+
+def counted(run: Run, scenario: Scenario) -> Run:
+    """Of a run of the scenario, the requests that count."""
+    return within(run, *scenario.window) if isinstance(scenario, Windowed) else run
 
 
 def within(run: Run, t0: float, t1: float) -> Run:
@@ -40,6 +62,12 @@ def within(run: Run, t0: float, t1: float) -> Run:
         gaps=gaps,
         grants=run.grants[mine[run.grants["request"]]],
     )
+
+
+def during(run: Run, part: Run) -> np.ndarray:
+    """The whole run's steps, of everybody, from the begin of a window to its last release."""
+    ends = run.steps["t0"] + run.steps["ms"] * run.steps["repeats"]
+    return run.steps[(ends > part.begin) & (run.steps["t0"] < part.total)]
 
 
 def _late(run: Run, gaps: np.ndarray, segments: np.ndarray) -> np.ndarray:

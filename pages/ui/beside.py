@@ -13,7 +13,7 @@ from sim.run import Run
 from sim.scenario import Scenario
 from sim.table import requests_table
 
-from . import charts, tables
+from . import charts, share, tables
 from .export import export_chart
 from .palette import variant_colours
 from .text import dark, plain
@@ -29,6 +29,8 @@ def beside(runs: Sequence[Run], scenario: Scenario) -> None:
     if measured is None or scenario.traffic.arrivals != "trace":
         return
     with st.container(border=True, key="measured"):
+        if share.window():
+            st.caption("Of all arrivals: a trace may be cut or sped up, and what was measured not.")
         for sentence in against_measured(measured.run, runs):
             st.markdown(f"**{plain(sentence)}**")
         st.table(_table(measured, runs, scenario), border="horizontal")

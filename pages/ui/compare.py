@@ -15,7 +15,7 @@ from sim.run import Run
 from sim.scenario import Scenario
 from sim.state import PHASES
 from sim.table import figure_table, requests_table, segments_table, stamp
-from sim.window import within
+from sim.window import Windowed, counted
 from sim.workload import draw
 
 from . import charts, controls, drawings, files, share, tables, why
@@ -58,23 +58,24 @@ def runs() -> tuple[Scenario, list[Run]]:
     return asked, runs
 
 
-def brushed(runs: Sequence[Run]) -> Sequence[Run]:
-    """The runs, or of each what arrived in the window that the timeline's brush marks."""
+def brushed(runs: Sequence[Run], scenario: Scenario) -> tuple[Scenario, Sequence[Run]]:
+    """Scenario and runs, of which only who arrived in the window that the brush marks counts."""
     window = share.window()
     if window is None:
-        return runs
-    parts = [within(run, *window) for run in runs]
+        return scenario, runs
+    part = Windowed.of(scenario, *window)
+    parts = [counted(run, part) for run in runs]
     left, right = st.columns([5, 1], vertical_alignment="center")
     span = f"{window[0] / 1e3:,.3f} to {window[1] / 1e3:,.3f} s"
     if not all(len(part.served) for part in parts):
         left.warning(f"Nobody who was served arrived from {span}: all requests are shown.")
-        parts = list(runs)
+        part, parts = scenario, list(runs)
     else:
         left.info(
             f"Of {len(parts[0].requests):,} requests that arrived from {span}, and no others."
         )
     right.button("All arrivals", on_click=_unbrush, type="tertiary")
-    return parts
+    return part, parts
 
 
 def _unbrush() -> None:
@@ -123,6 +124,11 @@ def load(runs: Sequence[Run], scenario: Scenario) -> None:
         if beyond:
             st.warning(f"{plain(run.label)}: steps beyond what was measured: {', '.join(beyond)}.")
     workload = draw(scenario.traffic, controls.trace())
+    if runs[0].ids is not None:
+        workload = workload.rows(runs[0].ids)
+    if len(workload) < 2:
+        st.caption("Load: one request is no rate.")
+        return
     loads = _loads(scenario.link(), scenario.traffic.trace, scenario, workload)
     if any(math.isnan(rho) for rho in loads.values()):
         st.caption("Load: a closed loop offers what is served.")
@@ -171,7 +177,7 @@ def _bands(link: str, trace: str, error: float, _scenario, _trace) -> pd.DataFra
             found = band(
                 _scenario,
                 variant,
-                lambda run, name=name: METRICS[name].of(run).quantile(0.95),
+                lambda run, name=name: METRICS[name].of(counted(run, _scenario)).quantile(0.95),
                 error=error / 100,
                 trace=_trace,
             )
@@ -193,8 +199,9 @@ def _packed(link: str, _runs, _scenario) -> bytes:
 
 
 @st.fragment
-def timeline(runs: Sequence[Run], scenario: Scenario) -> None:
-    """The canvas; and, outside it, what was picked or asked for there."""
+def timeline(runs: Sequence[Run], scenario: Scenario, shown: Sequence[Run], part: Scenario) -> None:
+    """The canvas, of all requests; and, outside it, what was picked or asked for there, of those
+    that count."""
     picked = share.picked(len(runs[0].requests))
     link, state = scenario.link(), st.session_state
     if state.get("packed_link") != link:
@@ -217,11 +224,11 @@ def timeline(runs: Sequence[Run], scenario: Scenario) -> None:
         st.session_state.window = opening_window(runs, scenario.baseline)
     if window := st.session_state.get("window"):
         _gantt(runs, scenario, window)
-    _refused(runs)
-    why.jumps(runs, scenario)
+    _refused(shown)
+    why.jumps(runs, shown, scenario)
     _request(runs, scenario, picked)
     with st.expander("The timeline as a table", icon=":material/table_rows:"):
-        _as_table(runs, scenario)
+        _as_table(shown, part)
 
 
 def _refused(runs: Sequence[Run]) -> None:

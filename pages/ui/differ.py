@@ -13,7 +13,7 @@ from sim.replicate import SEEDS, Difference, Replicates, replicate
 from sim.run import Run
 from sim.scenario import Scenario
 from sim.why import MEASURES
-from sim.window import within
+from sim.window import Windowed, within
 
 from . import controls, share, tables, why
 from .text import plain
@@ -21,7 +21,7 @@ from .text import plain
 
 @st.fragment
 def section(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> None:
-    """Two variants, or one and another link's baseline, side by side."""
+    """Two variants, or one and another link's baseline, side by side: of the requests shown."""
     st.subheader("What differs", anchor=False)
     labels = [run.label for run in runs]
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -38,13 +38,14 @@ def section(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> No
         if found is None:
             return
         other, variant, run = found
-        window = share.window()
+        window = scenario.window if isinstance(scenario, Windowed) else None
         part = within(run, *window) if window else run
     else:
         j = labels.index(second)
         other, variant, run, part = scenario, scenario.variants[j], runs[j], shown[j]
     st.markdown(f"**{differ.in_words(scenario, scenario.variants[k], other, variant)}**")
-    _parting(runs[k], run)
+    key = (scenario.link(), k, other.link(), str(variant))
+    _parting(key, (runs[k], run), (shown[k], part))
     if differ.same_requests(shown[k], part):
         _gains(shown[k], part, measure)
     else:
@@ -74,20 +75,21 @@ def _one_of(link: str, _scenario: Scenario):
     return differ.one_of(_scenario)
 
 
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _part(key: tuple, _a: Run, _b: Run):
-    return differ.parting(_a, _b)
+@st.cache_data(max_entries=16, show_spinner=False)
+def _part(key: tuple, _runs: tuple[Run, Run], _shown: tuple[Run, Run]):
+    return differ.parting(*_runs, None if _shown == _runs else _shown)
 
 
-def _parting(a: Run, b: Run) -> None:
-    """The first moment at which they part, and the steps there."""
-    steps = _part((id(a), id(b), a.label, b.label), a, b)
+def _parting(key: tuple, runs: tuple[Run, Run], shown: tuple[Run, Run]) -> None:
+    """The first moment at which they part, as far as the requests shown go, and the steps there."""
+    steps, (a, b) = _part(key, runs, shown), runs
+    who = "They" if shown == runs else f"Of these {len(shown[0].requests):,} requests they"
     if steps is None:
-        st.markdown("They never part: every step is the same.")
+        st.markdown(f"{who} never part: every step is the same.")
         return
     t0 = min(step.t0 for step in steps)
     left, right = st.columns([5, 1], vertical_alignment="bottom")
-    left.markdown(f"They part at **{t0 / 1e3:,.6g} s**:")
+    left.markdown(f"{who} part at **{t0 / 1e3:,.6g} s**:")
     if right.button("Go there", icon=":material/arrow_forward:"):
         _go(t0, steps)
         st.rerun()  # the timeline is no part of this fragment
@@ -165,6 +167,7 @@ def real(scenario: Scenario) -> None:
     st.markdown(
         f"**Is it real?** Differences to {scenario.variants[scenario.baseline].label}, mean of"
         f" {SEEDS} seeds and its 95 % bootstrap interval, paired by seed."
+        + (" Of each, who arrives in the window." if isinstance(scenario, Windowed) else "")
     )
     st.table(_intervals(kept["all"], scenario.baseline), border="horizontal")
 

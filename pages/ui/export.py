@@ -51,17 +51,20 @@ def _button(file: str, make: Callable[[], bytes], mime: str) -> None:
     )
 
 
-def files(runs: Sequence[Run], scenario: Scenario) -> None:
-    """A popover with the files of the whole comparison, made by a worker while one looks on."""
+def files(runs: Sequence[Run], scenario: Scenario, whole: Sequence[Run]) -> None:
+    """A popover with the files of the comparison, made by a worker while one looks on.
+
+    runs: of those who count; whole: what the timeline shows.
+    """
     with st.popover("Export", icon=":material/slideshow:"):
         st.session_state.polls = _is_making()
         pause = 0.5 if st.session_state.polls else None
-        st.fragment(_files, run_every=pause)(runs, scenario)
+        st.fragment(_files, run_every=pause)(runs, scenario, whole)
         st.markdown("**For a notebook**")
         st.code(snippet(scenario, share.host()), language="python")
 
 
-def _files(runs: Sequence[Run], scenario: Scenario) -> None:
+def _files(runs: Sequence[Run], scenario: Scenario, whole: Sequence[Run]) -> None:
     state = st.session_state
     job: Job | None = state.get("job")
     for kind, file in FILES.items():
@@ -72,7 +75,7 @@ def _files(runs: Sequence[Run], scenario: Scenario) -> None:
             width="stretch",
             disabled=_is_making(),
             on_click=_start,
-            args=(kind, runs, scenario),
+            args=(kind, runs, scenario, whole),
         )
     if _is_making() != state.polls:  # only the whole page can begin to ask again and again, or end
         st.rerun()
@@ -102,12 +105,12 @@ def _is_making() -> bool:
     return job is not None and not job.is_over
 
 
-def _start(kind: str, runs: Sequence[Run], scenario: Scenario) -> None:
+def _start(kind: str, runs: Sequence[Run], scenario: Scenario, whole: Sequence[Run]) -> None:
     state = st.session_state
     if _is_making():  # a second click, before the page heard of the first
         return
-    window = state.get("window") or opening_window(runs, scenario.baseline)
-    state.job = Job(kind, View(scenario, list(runs), share.host(), window))
+    window = state.get("window") or opening_window(whole, scenario.baseline)
+    state.job = Job(kind, View(scenario, list(runs), share.host(), window, list(whole)))
     state.job.progress()
 
 

@@ -34,6 +34,7 @@ class View(NamedTuple):
     runs: Sequence[Run]
     host: str  # of the page, before a link
     window: tuple[float, float]  # of the timeline, ms
+    whole: Sequence[Run] = ()  # what the timeline shows, where figures are of a part of it
 
 
 class File(NamedTuple):
@@ -81,7 +82,8 @@ def page(view: View, path: Path, step: Step) -> None:
         if chart := distribution(view, shown, dark=False, cumulative=True):
             drawings_[METRICS[shown.metric]] = drawn(chart, "svg").decode()
     step(0.9, "Writing the page")
-    path.write_text(report.html(view.scenario, view.runs, view.host, picture, drawings_))
+    whole = view.whole or view.runs
+    path.write_text(report.html(view.scenario, view.runs, view.host, picture, drawings_, whole))
 
 
 @file("Charts, 16:9", "slotscope-charts.zip", "application/zip")
@@ -117,7 +119,7 @@ def timeline(view: View, dark: bool) -> str:
     t0, t1 = view.window
     title = f"Timeline from {duration(t0)} to {duration(t1)}"
     line = stamp(view.scenario, view.host)
-    return drawings.timeline(view.runs, view.scenario, view.window, dark, title, line)
+    return drawings.timeline(view.whole or view.runs, view.scenario, view.window, dark, title, line)
 
 
 def distribution(view: View, shown: drawings.Shown, dark: bool, cumulative: bool) -> str | None:

@@ -1,26 +1,37 @@
 """The runs as files for other programs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import streamlit as st
 
 from sim.out import TABLES, parquet, trace_json
 from sim.run import Run
 from sim.scenario import Scenario
+from sim.window import during
 
 
-def files(runs: Sequence[Run], scenario: Scenario) -> None:
-    """A trace of all variants for Perfetto, and each variant's tables as parquet."""
+def files(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> None:
+    """A trace of all variants for Perfetto, and each variant's tables as parquet.
+
+    shown: the runs, of which only who counts is in the tables.
+    """
     with st.expander("The runs as files", icon=":material/download:"):
         st.caption("The trace opens in ui.perfetto.dev or chrome://tracing: a track a slot.")
+        if shown is not runs:
+            st.caption(
+                "It holds everybody, since a slot of somebody left out would look free. The tables"
+                " hold who arrived in the window, and the steps until the last of them left."
+            )
         _button("slotscope-trace.json", lambda: trace_json(runs, scenario), "application/json")
-        for run in runs:
+        for whole, run in zip(runs, shown, strict=True):
             with st.container(horizontal=True):
                 for table in (*TABLES, "grants"):
                     name = f"{run.label.replace(' ', '-')}-{table}.parquet"
 
-                    def made(run=run, table=table):
-                        return parquet(run, table, scenario)
+                    def made(whole=whole, run=run, table=table):
+                        steps = run.steps if run is whole else during(whole, run)
+                        return parquet(replace(run, steps=steps), table, scenario)
 
                     _button(name, made, "application/vnd.apache.parquet")
 

@@ -61,8 +61,12 @@ def html(
     host: str,
     timeline: str,
     charts: Mapping[Metric, str],
+    whole: Sequence[Run] = (),
 ) -> str:
-    """The page. `timeline` and `charts` are SVGs; the timeline's stands in where it is printed."""
+    """The page. `timeline` and `charts` are SVGs; the timeline's stands in where it is printed.
+
+    whole: what the timeline shows, where it is more than the figures are of.
+    """
     sentences = verdicts(runs, scenario.baseline) or [f"{runs[0].label}"]
     link, line = f"{host}{scenario.link()}", stamp(scenario, host)
     figures = tables.compared(runs, scenario, list(FIGURES), False).data.T
@@ -73,7 +77,7 @@ def html(
         *(f"<p>{escape(sentence)}</p>" for sentence in sentences[1:]),
         _table(headline),
         "<h2>Who held which seat, and when</h2>",
-        *_timeline(scenario, runs, host, timeline),
+        *_timeline(scenario, whole or runs, host, timeline),
         *(f"<p>{escape(run.label)}: {escape(why_waited(run))}</p>" for run in runs),
         "<h2>How the latencies are spread</h2><div class='charts'>",
         *(

@@ -7,18 +7,22 @@ import pandas as pd
 import streamlit as st
 
 from sim import why as causes
+from sim import worked
+from sim.advice import advice, tried
 from sim.explain import duration
-from sim.metrics import again
 from sim.run import Run
 from sim.scenario import Scenario
 from sim.state import PREEMPTED
-from sim.why import DECODING, MEASURES, PARTS, TTFT, Why
+from sim.why import DECODING, MEASURES, PARTS, TTFT, Total, Why
+from sim.window import during
+from sim.workload import draw
 
-from . import charts, share
+from . import controls, share
+from .causes import COLOURS, bars
 from .export import export_chart
 
-LABELS = {part.name: part.label for part in PARTS}
 Q = 0.95
+AT_ONCE = 20_000  # requests of all variants, up to which advice is tried unasked
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
@@ -28,7 +32,7 @@ def splits(link: str, _runs: Sequence[Run], _scenario: Scenario) -> list[Why]:
     return [causes.why_variant(run, _scenario, variant) for run, variant in pairs]
 
 
-def _bars(values: dict[str, np.ndarray], shares: bool) -> pd.DataFrame:
+def _rows(values: dict[str, np.ndarray], shares: bool) -> pd.DataFrame:
     """Rows (row, name, value, text) of parts, in % or ms."""
     rows = []
     for row, parts in values.items():
@@ -44,21 +48,26 @@ def _bars(values: dict[str, np.ndarray], shares: bool) -> pd.DataFrame:
 def totals(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario, dark: bool) -> None:
     """What the slowest requests of each variant waited for, of those that arrived in the window."""
     st.subheader("Why did it wait?", anchor=False)
-    whole = splits(scenario.link(), runs, scenario)
+    whole = splits(Scenario.link(scenario), runs, scenario)  # whatever the window
+    found = [
+        [causes.total(split, half, Q, run.ids) for split, run in zip(whole, shown, strict=True)]
+        for half in (TTFT, DECODING)
+    ]
+    outcomes = _outcomes(found, shown, scenario)
     for column, half in zip(st.columns(2), (TTFT, DECODING), strict=True):
-        bars = {}
-        said = []
-        for split, run, variant in zip(whole, shown, scenario.variants, strict=True):
-            t = causes.total(split, half, Q, run.ids)
-            bars[f"{run.label} ({duration(t.at)})"] = t.parts / max(t.requests, 1)
-            said.append(f"- {run.label}: {causes.advice(t, variant.policy)}")
+        parts, said = {}, []
+        for k, t in enumerate(found[half]):
+            label, policy = shown[k].label, scenario.variants[k].policy
+            parts[f"{label} ({duration(t.at)})"] = t.parts / max(t.requests, 1)
+            outcome = f" *{outcomes[half, k]}*" if (half, k) in outcomes else ""
+            said.append(f"- {label}: {advice(t, policy)}{outcome}")
         name = ("TTFT", "Decode time")[half]
-        rows = _bars(bars, shares=True)
+        rows = _rows(parts, shares=True)
         with column:
             if rows.empty:
                 st.caption(f"{name}: there is none to explain.")
                 continue
-            chart = charts.causes(rows, f"% of {name} of requests at or beyond p95", LABELS, dark)
+            chart = bars(rows, f"% of {name} of requests at or beyond p95", dark)
             st.markdown(f"**{name} p95**")
             st.vega_lite_chart(chart, key=f"causes-{half}", alt=" ".join(said))
             st.markdown("\n".join(said))
@@ -67,12 +76,41 @@ def totals(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario, dark: 
     _legend(dark)
     with st.expander("How latencies are split", icon=":material/rule:"):
         st.markdown(RULE + "\n" + "\n".join(f"- **{p.label}**: {p.about}" for p in PARTS))
+        st.markdown(f"**A case worked by hand.** {worked.TOLD} [Open it]({worked.LINK})")
+        st.table(worked.steps(), border="horizontal", hide_index=True)
+        st.table(worked.split(), border="horizontal")
+
+
+def _outcomes(
+    found: Sequence[Sequence[Total]], shown: Sequence[Run], scenario: Scenario
+) -> dict[tuple[int, int], str]:
+    """What came of trying each advice, by (half, variant): at once, or when it is asked for."""
+    key = (scenario.link(), scenario.traffic.trace)
+    requests = len(shown[0].requests) * len(shown)
+    if requests > AT_ONCE and st.session_state.get("tries") != key:
+        left, right = st.columns([1, 3], vertical_alignment="center")
+        if not left.button("Try the advice", icon=":material/science:"):
+            right.caption("Runs the same requests with each limit changed as the advice below has.")
+            return {}
+        st.session_state.tries = key
+    return _tries(*key, found, shown, scenario, controls.trace())
+
+
+@st.cache_data(max_entries=16, show_spinner="Trying the advice")
+def _tries(link: str, trace: str, _found, _shown, _scenario, _trace) -> dict:
+    workload, outcomes = draw(_scenario.traffic, _trace), {}
+    for half, totals in enumerate(_found):
+        for k, variant in enumerate(_scenario.variants):
+            outcome = tried(totals[k], _scenario, variant, workload, _shown[k].ids)
+            if outcome:
+                outcomes[half, k] = outcome
+    return outcomes
 
 
 def _legend(dark: bool) -> None:
     st.markdown(
         " &emsp; ".join(
-            f'<span style="color:{charts.CAUSES[p.name][dark]}">■</span> {p.label}' for p in PARTS
+            f'<span style="color:{COLOURS[p.name][dark]}">■</span> {p.label}' for p in PARTS
         ),
         unsafe_allow_html=True,
     )
@@ -80,7 +118,9 @@ def _legend(dark: bool) -> None:
 
 RULE = """While a request waits, the time of each step goes to the limit that stopped the scheduler
 from taking it (a seat, KV blocks, token budget, or the one ahead of it in the line), as the
-scheduler itself recorded. Inside a step, cost goes to overhead, own tokens, others' decodes,
+scheduler itself recorded. Before it stands in the line, time goes to the front end (HTTP,
+tokeniser), a constant of the cost and a part of its own; until the scheduler looks, to the step in
+progress. Inside a step, cost goes to overhead, own tokens, others' decodes,
 others' prompts, in that order, each by what adding it to the ones before it costs; padding counts
 as the others'. The parts of a request add up to its measured TTFT and decode time (first to last
 token).
@@ -91,13 +131,13 @@ def request(runs: Sequence[Run], scenario: Scenario, i: int, dark: bool) -> None
     """The split of request i under every variant, and who delayed it."""
     whole = splits(scenario.link(), runs, scenario)
     for column, half in zip(st.columns(2), (TTFT, DECODING), strict=True):
-        rows = _bars({split.run.label: split.parts[i, half] for split in whole}, shares=False)
+        rows = _rows({split.run.label: split.parts[i, half] for split in whole}, shares=False)
         name = ("TTFT", "Decode time")[half]
         with column:
             if rows.empty:
                 st.caption(f"{name}: none.")
                 continue
-            chart = charts.causes(rows, f"{name} of request {i}, ms", LABELS, dark)
+            chart = bars(rows, f"{name} of request {i}, ms", dark)
             st.vega_lite_chart(
                 chart, key=f"causes-request-{half}", alt=f"{name} of request {i} by cause"
             )
@@ -141,42 +181,44 @@ def order(picked: int | None, t0: float, t1: float) -> None:
     st.session_state.order = {"serial": serial, "picked": picked, "t0": float(t0), "t1": float(t1)}
 
 
-def jumps(runs: Sequence[Run], scenario: Scenario) -> None:
-    """Buttons that go to the next worst request, preemption or long step of one variant."""
+def jumps(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> None:
+    """Buttons that go to the next worst request, preemption or long step of one variant, of the
+    requests shown."""
     state = st.session_state
-    by_label = {run.label: run for run in runs}
+    by_label = {run.label: (run, part) for run, part in zip(runs, shown, strict=True)}
     with st.container(horizontal=True, vertical_alignment="bottom"):
         usual = scenario.baseline
         label = st.selectbox("Jump within", by_label, index=usual, key="jump-run", width=180)
-        run = by_label[label]
+        run, part = by_label[label]
         measure = st.selectbox(
             "Metric", MEASURES, format_func=MEASURES.__getitem__, key="jump-metric", width=120
         )
         st.button(
             "Next worst",
             on_click=_next_worst,
-            args=(run, measure),
+            args=(run, measure, part.ids),
             help=f"Of the requests at or beyond p99 of {MEASURES[measure]}, the worst first",
         )
-        lost = again(run)[0]
+        lost = part.segments[part.segments["phase"] == PREEMPTED]
         st.button(
             "Next preemption",
             on_click=_next_preemption,
-            args=(run,),
+            args=(lost[np.argsort(lost["t0"], kind="stable")],),
             disabled=not len(lost),
-            help=f"{len(lost):,} in this run",
+            help=f"There are {len(lost):,}",
         )
         limit = float(scenario.slo.tpot_slo)
         over = st.number_input(
             "Steps over, ms", value=limit, min_value=0.0, key="jump-over", width=140
         )
-        st.button("Next long step", on_click=_next_step, args=(run, over))
+        steps = run.steps if run is part else during(run, part)
+        st.button("Next long step", on_click=_next_step, args=(run.label, steps, over))
     if said := state.pop("jumped", None):
         st.caption(said)
 
 
-def _next_worst(run: Run, measure: str) -> None:
-    found = causes.worst(run, measure)
+def _next_worst(run: Run, measure: str, ids: np.ndarray | None) -> None:
+    found = causes.worst(run, measure, ids=ids)
     if not len(found):
         st.session_state.jumped = f"No request of {run.label} has a {MEASURES[measure]}."
         return
@@ -196,20 +238,19 @@ def _after(times: np.ndarray) -> int:
     return k if k < len(times) else 0
 
 
-def _next_preemption(run: Run) -> None:
-    lost = again(run)[0]
-    t = float(lost[_after(lost)])
-    marks = run.segments[(run.segments["phase"] == PREEMPTED) & (run.segments["t0"] == t)]
+def _next_preemption(lost: np.ndarray) -> None:
+    mark = lost[_after(lost["t0"])]
+    t, i = float(mark["t0"]), int(mark["request"])
     st.session_state["jumped-to"] = t
-    share.pick(int(marks["request"][0]))
-    order(int(marks["request"][0]), t - 250, t + 250)
-    st.session_state.jumped = f"Request {marks['request'][0]} is preempted at {t / 1e3:,.3f} s."
+    share.pick(i)
+    order(i, t - 250, t + 250)
+    st.session_state.jumped = f"Request {i} is preempted at {t / 1e3:,.3f} s."
 
 
-def _next_step(run: Run, over: float) -> None:
-    long = run.steps[run.steps["ms"] > over]
+def _next_step(label: str, steps: np.ndarray, over: float) -> None:
+    long = steps[steps["ms"] > over]
     if not len(long):
-        st.session_state.jumped = f"No step of {run.label} takes longer than {duration(over)}."
+        st.session_state.jumped = f"No step of {label} takes longer than {duration(over)}."
         return
     step = long[_after(long["t0"])]
     st.session_state["jumped-to"] = float(step["t0"])

@@ -84,7 +84,7 @@ def sjf(s, lim):
 def priority(s, lim):
     """As Sarathi, but the line goes by priority; the urgent may take a seat from who ranks last."""
     watch_arrivals(s)
-    if lim.preempt_on_arrival == 1 and s.n.waiting > 0 and s.n.running == len(s.seats):
+    if lim.preempt_on_arrival == 1 and s.n.waiting > 0 and s.n.running >= s.n.seats:
         i = last_in_line(s)
         if s.requests[head(s)].rank < s.requests[i].rank:
             preempt(s, i)
