@@ -5,6 +5,7 @@ Ratios hold on a busy machine, absolute figures only on a quiet one.
 
 import os
 import resource
+import shutil
 import signal
 import socket
 import statistics
@@ -204,6 +205,42 @@ def bench_engine() -> None:
     print(f"  peak memory {peak_gb():.2f} GB  (under 1.5)")
 
 
+TIMED = """
+import sys
+sys.path[:0] = [{root!r}, {tests!r}]
+import sim  # from there, before bench looks here
+from bench import COEFFICIENTS, LIMITS, module_lengths, tokens_per_second
+for policy in "continuous", "chunked":
+    print(tokens_per_second(module_lengths(1_000_000, 36), policy, LIMITS, runs=5))
+"""
+
+
+def bench_grants() -> None:
+    """The engine as it is, and a copy of it that puts no grant on record, taken in turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(ROOT / "sim", Path(folder) / "sim")
+        verbs = Path(folder) / "sim" / "verbs.py"
+        recording = "    if r.granted > 0:\n        row = s.grants"
+        source = verbs.read_text()
+        assert recording in source
+        verbs.write_text(source.replace(recording, recording.replace("r.granted > 0", "False")))
+
+        def speeds(root: Path) -> np.ndarray:
+            script = TIMED.format(root=str(root), tests=str(Path(__file__).parent))
+            said = subprocess.run(
+                [sys.executable, "-c", script], check=True, capture_output=True, text=True
+            )
+            return np.array(said.stdout.split(), float)
+
+        both = [(speeds(ROOT), speeds(Path(folder))) for _ in range(3)]
+    ours, without = (np.max(part, axis=0) for part in zip(*both, strict=True))
+    for policy, a, b in zip(("continuous", "chunked"), ours, without, strict=True):
+        print(
+            f"recording prompts step by step, {policy}: {a / 1e6:.0f} M tok/s, without"
+            f" {b / 1e6:.0f} M: {100 * (b / a - 1):.1f} % of the time"
+        )
+
+
 def bench_sweep() -> None:
     """In a folder of its own, the workers' start included."""
     opening = Scenario()
@@ -324,6 +361,64 @@ def change(page, seed: str) -> float:
     while canvas.evaluate(PAINTED) in (None, before):
         time.sleep(0.01)
     return time.perf_counter() - began
+
+
+WATCHED = """async seconds => {
+    const find = (node) => {
+        for (const each of node.querySelectorAll("*")) {
+            if (each.matches(".stage canvas")) return each;
+            const inner = each.shadowRoot && find(each.shadowRoot);
+            if (inner) return inner;
+        }
+    };
+    const first = find(document), ui = first.getRootNode().timeline, seen = [];
+    let data = ui.data, blank = 0, frames = 0;
+    const began = performance.now(), whole = ui.data.whole;
+    while (performance.now() - began < 1000 * seconds) {
+        await new Promise(requestAnimationFrame);
+        frames++;
+        if (find(document) !== first) blank++;
+        const row = first.getContext("2d").getImageData(0, first.height - 12, first.width, 1).data;
+        if (!row.some((value) => value > 0)) blank++;
+        if (ui.data !== data) { data = ui.data; seen.push(performance.now()); }
+    }
+    const gaps = seen.slice(1).map((t, k) => t - seen[k]).sort((a, b) => a - b);
+    return {
+        rate: seen.length / seconds, frames: frames / seconds, blank,
+        p50: gaps[gaps.length >> 1], most: gaps[gaps.length - 1],
+        simulated: (ui.data.window[1] - whole) / 1000 / seconds,
+    };
+}"""
+
+
+def bench_live(seconds: int = 10) -> None:
+    """How often the live page shows anew what two policies with 64 seats do."""
+    from playwright.sync_api import sync_playwright
+
+    port = free_port()
+    server = served(port)
+    try:
+        with sync_playwright() as p:
+            browser = p.chromium.launch(
+                executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
+            )
+            page = browser.new_page(viewport={"width": 1680, "height": 1050})
+            query = "v=continuous&v=chunked:chunk=128&max_num_seqs=64&rate=45&duration=600"
+            open_page(page, f"http://127.0.0.1:{port}/?{query}")
+            page.get_by_role("link", name="Live").click()
+            page.get_by_role("button", name="Play").click()
+            page.get_by_role("button", name="Pause").wait_for()
+            time.sleep(3)
+            found = page.evaluate(WATCHED, seconds)
+            print(
+                f"live, two policies, 64 seats, 1x: {found['rate']:.1f} updates a second (about 5),"
+                f" p50 {found['p50']:.0f} ms, longest {found['most']:.0f} ms,"
+                f" {found['frames']:.0f} frames a second, {found['blank']} of them blank,"
+                f" {found['simulated']:.2f} s simulated a second"
+            )
+            browser.close()
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
 
 
 VIEWERS, THINK = 20, 15.0  # seconds between a viewer's changes
@@ -448,7 +543,9 @@ if __name__ == "__main__":
     bench_traces()
     bench_sweep()
     bench_sglang()
+    bench_grants()
     if "engine" not in sys.argv:
         bench_page()
+        bench_live()
         bench_viewers()
         bench_device()

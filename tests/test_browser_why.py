@@ -1,16 +1,20 @@
 """Explanations and the live page as a person meets them: asserted against data, not pixels."""
 
+import json
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 from test_browser import ask, canvas, idle, settled, span, until, view
 
+from pages.ui import tables
+from sim.__main__ import main as command
 from sim.differ import parting
 from sim.run import compare
 from sim.scenario import Scenario
 from sim.why import worst
+from sim.window import within
 
 PAIR = "/?duration=3&v=continuous&v=chunked:chunk=128&baseline=0"
 LIVE = "/live?duration=4&rate=30&v=continuous&v=chunked:chunk=64&max_num_batched_tokens=16384"
@@ -39,14 +43,24 @@ def test_a_brush_marks_a_window_that_figures_follow_and_the_address_keeps(pair):
     pair.wait_for_url("**window=*")
     t0, t1 = (int(part) for part in parse_qs(urlsplit(pair.url).query)["window"][0].split(":"))
     assert (t0, t1) == (pytest.approx(500, abs=10), pytest.approx(1500, abs=10))
-    arrival = runs_of(PAIR)[0].requests["arrival"]
-    count = int(((arrival >= t0) & (arrival < t1)).sum())
+    runs, main = runs_of(PAIR), pair.get_by_test_id("stMain")
+    parts = [within(run, t0, t1) for run in runs]
+    count = len(parts[0].requests)
     said = pair.get_by_test_id("stAlert")
     expect(said).to_contain_text(f"Of {count} requests that arrived")
     pair.reload()
     expect(said).to_contain_text(f"Of {count} requests that arrived")
     settled(pair)
     assert ask(pair, "return [ui.brush.t0, ui.brush.t1];") == [t0, t1]
+    found = parting(runs[0], runs[1], (parts[0], parts[1]))
+    assert found is not None
+    t = min(step.t0 for step in found) / 1e3
+    expect(main).to_contain_text(f"Of these {count} requests they part at {t:,.6g} s")
+    pair.get_by_role("button", name="Next worst").click()
+    pair.wait_for_url(f"**request={worst(runs[0], 'ttft', ids=parts[0].ids)[0]}**")
+    idle(pair)
+    pair.get_by_role("button", name="Is the difference real?").click()
+    expect(main).to_contain_text("Of each, who arrives in the window.")
     canvas(pair).focus()
     pair.keyboard.press("b")
     expect(said).to_have_count(0)
@@ -114,7 +128,19 @@ def opened(visit, address: str) -> Page:
     return page
 
 
-def test_a_dropped_prompt_moves_one_policy_and_a_replayed_link_says_the_same(visit):
+def replayed(address: str, capsys) -> dict[str, list[str]]:
+    """The same figures by the command line."""
+    assert command(["live", address, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    names = ("itl_p99", "itl_max", "ttft_p50", "ttft_p99", "tpot_p99")
+    return {
+        label: [f"{said['requests']:,}"]
+        + [tables.number(figures[name], "ms").replace(tables.NBSP, " ") for name in names]
+        for label, figures in said["figures"].items()
+    }
+
+
+def test_a_dropped_prompt_moves_one_policy_and_a_replayed_link_says_the_same(visit, capsys):
     page = opened(visit, LIVE)
     before = ended(page)
     page.get_by_role("button", name="From the start").click()
@@ -140,6 +166,83 @@ def test_a_dropped_prompt_moves_one_policy_and_a_replayed_link_says_the_same(vis
     expect(other.get_by_role("button", name="To the end")).to_be_visible()
     assert "live=" in address
     assert ended(other) == after
+    assert replayed(page.url, capsys) == after
+
+
+def tab_to(page: Page, wanted: Locator, most: int = 160) -> None:
+    """Press Tab until it, or a part of it, has the focus."""
+    has_it = """e => {
+        const at = e.getRootNode().activeElement;
+        return !!at && (e === at || e.contains(at));
+    }"""
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        if wanted.evaluate(has_it):
+            return
+    pytest.fail(f"{most} times Tab do not reach {wanted}")
+
+
+def test_the_keyboard_alone_reaches_everything(visit):
+    page = settled(visit(PAIR))
+    run, wide = runs_of(PAIR)[0], span(page)
+    tab_to(page, canvas(page))
+    page.keyboard.press("w")
+    until(lambda: span(page), lambda now: now < wide)
+    began = view(page)[0]
+    page.keyboard.press("d")
+    until(lambda: view(page)[0], lambda now: now > began)
+    page.keyboard.press("b")
+    page.wait_for_url("**window=*")
+    idle(page)
+    tab_to(page, page.get_by_role("button", name="All arrivals").last)
+    page.keyboard.press("Enter")
+    page.wait_for_url(lambda url: "window=" not in url)
+    idle(page)
+    number = page.get_by_label("Go to request")
+    tab_to(page, number)
+    page.keyboard.type("7")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**request=7**")
+    until(lambda: ask(page, "return ui.data.picked;"), lambda picked: picked == 7)
+    idle(page)
+    tab_to(page, page.get_by_role("button", name="Next worst"))
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**request={worst(run, 'ttft')[0]}**")
+    idle(page)
+    tab_to(page, page.get_by_test_id("stExpander").filter(has_text="The runs as files"))
+    page.keyboard.press("Enter")
+    trace = page.get_by_role("button", name="slotscope-trace.json")
+    expect(trace).to_be_visible()
+    tab_to(page, trace)
+    with page.expect_download() as caught:
+        page.keyboard.press("Enter")
+    assert caught.value.suggested_filename == "slotscope-trace.json"
+    live = page.get_by_role("link", name="Live")
+    tab_to(page, live)
+    page.keyboard.press("Enter")
+    drop = page.get_by_role("button", name="Drop it in now")
+    expect(drop).to_be_visible()
+    idle(page)
+    clock = page.get_by_test_id("stMain")
+    tab_to(page, page.get_by_role("button", name="Step"))
+    page.keyboard.press("Enter")
+    expect(clock).not_to_contain_text("0.00 s")
+    tab_to(page, page.get_by_label("Speed"))
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    idle(page)
+    tab_to(page, drop)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**live=*")
+    idle(page)
+    tab_to(page, page.get_by_role("button", name="Play"))
+    page.keyboard.press("Enter")
+    pause = page.get_by_role("button", name="Pause")
+    expect(pause).to_be_visible()
+    tab_to(page, pause)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Play")).to_be_visible()
 
 
 def test_the_live_timeline_grows_while_it_plays_and_keeps_its_canvas(visit):

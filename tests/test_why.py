@@ -6,6 +6,9 @@ from hypothesis import given, settings
 from numpy.testing import assert_allclose, assert_array_equal
 from strategies import cases, startable, tight, workload
 
+from sim import worked
+from sim.advice import ADVICE, OF_TTFT, advice, leading, remedy, tried
+from sim.explain import duration
 from sim.metrics import METRICS
 from sim.policies import POLICIES
 from sim.run import compare, serve
@@ -13,23 +16,19 @@ from sim.scenario import Scenario
 from sim.state import NOTHING, Limits
 from sim.why import (
     AGAIN,
-    AHEAD_TOKENS,
     ARRIVING,
-    DECODES,
     DECODING,
+    FRONT,
     JOINING,
-    KV,
     NAMES,
     OVERHEAD,
-    OWN,
     PARTS,
     PROMPTS,
     RECOMPUTED,
     SEAT,
-    TOKENS,
     TTFT,
+    Total,
     Why,
-    advice,
     as_text,
     longest_gap,
     per_request,
@@ -38,6 +37,7 @@ from sim.why import (
     why_variant,
     worst,
 )
+from sim.workload import draw
 
 laws = settings(max_examples=25, deadline=None)
 few_laws = settings(max_examples=5, deadline=None)
@@ -71,13 +71,15 @@ def test_the_parts_add_up_to_what_was_measured(policy, case):
             limits = tight(policy, case.limits, max_model_len=80)
         if policy == "vllm_v0" and short:
             limits = limits._replace(max_num_batched_tokens=10_000)
-        run = serve(case.workload, policy, limits, case.cost)
-        whole = why(run, "linear", case.cost)
+        front = 3.7 if short else 0.0
+        run = serve(case.workload, policy, limits, case.cost, front_ms=front)
+        whole = why(run, "linear", case.cost, front)
         r, served = run.requests, run.requests["refused"] == 0
         sums = whole.parts.sum(axis=2)[served]
         assert_allclose(sums[:, TTFT], (r["first"] - r["arrival"])[served], rtol=0, atol=1e-9)
         assert_allclose(sums[:, DECODING], (r["last"] - r["first"])[served], rtol=0, atol=1e-9)
         assert whole.parts.min() > -1e-9
+        assert np.all(whole.parts[served][:, :, FRONT] == [front, 0.0])
         assert not whole.parts[~served].any()
 
 
@@ -128,12 +130,8 @@ def test_a_case_by_hand():
     step 2, 2 decodes,  to 6.0: request 1 is done
     step 3, 1 decode, 5 tokens of request 2, to 8.0: request 0 is done, 2 has its first token
     """
-    cost = (1.0, 0.1, 0.0, 0.5)
-    run = serve(
-        workload([(0.0, 12, 3), (0.0, 8, 2), (0.5, 5, 1)]), "chunked", Limits(2, 10, 6), cost
-    )
+    _, run, whole = worked.case()
     assert run.steps["t0"].tolist() == [0.0, 2.0, 4.0, 6.0]
-    whole = why(run, "linear", cost)
     assert parts(whole, 0, TTFT) == {"overhead": 2.0, "own": 1.2, "prompts": 0.8}
     assert parts(whole, 0, DECODING) == {
         "overhead": 2.0, "own": 1.0, "decodes": 0.5, "prompts": 0.5,
@@ -146,6 +144,33 @@ def test_a_case_by_hand():
     assert rows["request"].tolist() == [1, 2]
     assert rows["tokens"].tolist() == [8, 5]
     assert rows["ms"].tolist() == [pytest.approx(0.8), pytest.approx(0.5)]
+
+
+def test_the_page_tells_that_case_with_these_numbers():
+    told = worked.steps()
+    assert told["costs"].tolist() == [
+        "1 + 10 × 0.1 = 2 ms",
+        "1 + 10 × 0.1 = 2 ms",
+        "1 + 2 × 0.5 = 2 ms",
+        "1 + 5 × 0.1 + 1 × 0.5 = 2 ms",
+    ]
+    assert told["holds"][1] == "prompt 0: 6 tokens, prompt 1: 4 tokens, (2 waits for a free seat)"
+    sums = worked.split()
+    assert sums.loc["TTFT of 2", "ms"] == "7.5"
+    assert sums.loc["TTFT of 2", "is"] == (
+        "1.5 the step in progress + 4 waiting for a seat + 1 overhead of its steps"
+        " + 0.5 its own tokens + 0.5 others' decodes"
+    )
+
+
+def test_the_front_end_is_no_wait_for_a_seat():
+    """A step lasts 1 ms; the only seat is taken until 9.0. From its client at 0.5, 5 ms away."""
+    limits = Limits(max_num_seqs=1)
+    rows = workload([(0.0, 5, 4), (0.5, 5, 1)])
+    run = serve(rows, "continuous", limits, A_MILLISECOND, front_ms=5.0)
+    whole = why(run, "linear", A_MILLISECOND, 5.0)
+    assert parts(whole, 1, TTFT) == {"front": 5.0, "step": 0.5, "seat": 3.0, "overhead": 1.0}
+    assert parts(whole, 0, TTFT) == {"front": 5.0, "overhead": 1.0}
 
 
 def test_the_head_lacks_budget_and_who_is_behind_waits_for_it():
@@ -217,13 +242,52 @@ def test_the_total_says_what_to_raise_and_raising_it_helps(opening):
     assert fast < 0.75 * slow
 
 
+def test_advice_is_tried_by_a_run_and_the_sentence_says_what_came_of_it():
+    few = Scenario.from_url("/?duration=6&v=continuous:max_num_seqs=16&v=static")[0]
+    twice = Scenario.from_url("/?duration=6&v=continuous:max_num_seqs=32")[0]
+    (scarce, batch), (ample,), work = compare(few), compare(twice), draw(few.traffic)
+    t = total(why_variant(scarce, few, few.variants[0]), TTFT, 0.95)
+    before, after = (np.quantile(per_request(run, "ttft"), 0.95) for run in (scarce, ample))
+    said = f"TTFT p95 falls from {duration(before)} to {duration(after)}."
+    assert tried(t, few, few.variants[0], work) == f"With max_num_seqs 32 instead of 16 {said}"
+    ids = np.arange(20, 80)
+    t = total(why_variant(scarce, few, few.variants[0]), TTFT, 0.95, ids)
+    now = np.quantile(per_request(ample, "ttft")[ids], 0.95)
+    assert f"to {duration(now)}." in (tried(t, few, few.variants[0], work, ids) or "")
+    t = total(why_variant(batch, few, few.variants[1]), TTFT, 0.95)
+    assert (tried(t, few, few.variants[1], work) or "").startswith(
+        "With continuous instead of static TTFT p95 falls from"
+    )
+    alone = Scenario.from_url("/?arrivals=list&list=0:64:3&v=continuous")[0]
+    (run,) = compare(alone)
+    t = total(why_variant(run, alone, alone.variants[0]), TTFT, 0.95)
+    assert tried(t, alone, alone.variants[0], draw(alone.traffic)) is None
+
+
+def test_advice_that_cannot_be_followed_says_why():
+    link = "/?duration=6&v=vllm_v1&max_num_seqs=64&max_num_batched_tokens=64&max_model_len=4096"
+    scenario = Scenario.from_url(link + "&long_prefill_token_threshold=0&rate=60")[0]
+    (run,) = compare(scenario)
+    whole = why_variant(run, scenario, scenario.variants[0])
+    t = total(whole, TTFT, 0.95)
+    shares = np.zeros_like(t.parts)
+    shares[SEAT] = 1.0
+    said = tried(t._replace(parts=shares), scenario, scenario.variants[0], draw(scenario.traffic))
+    assert "It can't be tried: vllm_v1:max_num_seqs=128: max_num_batched_tokens 64" in (said or "")
+
+
 def test_every_part_is_named_and_the_advice_names_a_limit_that_the_policy_keeps():
-    assert len(set(NAMES)) == len(PARTS) == 13
-    assert NAMES[ARRIVING], NAMES[OVERHEAD] == ("step", "overhead")
-    for k in (SEAT, KV, TOKENS, AHEAD_TOKENS, AGAIN, OWN, RECOMPUTED, DECODES, PROMPTS):
-        for limit, said in PARTS[k].advice:
-            assert said
-            assert limit == "" or limit in Limits._fields
+    assert len(set(NAMES)) == len(PARTS) == 14
+    assert (NAMES[ARRIVING], NAMES[OVERHEAD], NAMES[PROMPTS]) == ("step", "overhead", "prompts")
+    for k in range(len(PARTS)):
+        t = Total("TTFT", 0.95, 1, 10.0, np.eye(len(PARTS))[k])
+        assert leading(t)[1] == 100.0
+        for policy, p in POLICIES.items():
+            for name in ("TTFT", "decode time"):
+                found = remedy(t._replace(name=name), policy)
+                assert found is None or found.keeps in (*p.keeps, "")
+        assert (k in (FRONT, ARRIVING)) == (remedy(t, "vllm_v1") is None)
+    assert set(OF_TTFT) <= set(ADVICE)
 
 
 def test_in_words(opening):

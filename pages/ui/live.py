@@ -25,6 +25,7 @@ from .timeline import pack, timeline
 SPEEDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 50.0)
 EVERY = 0.2  # s between two looks
 SEEN = 10_000.0  # ms of the run that the timeline shows
+SOME = 4  # requests that are named while time goes on
 
 
 def session() -> Session:
@@ -180,26 +181,42 @@ def doing(session: Session) -> None:
     with left, st.container(border=True, horizontal=True, vertical_alignment="bottom"):
         st.number_input("Prompt, tokens", value=16_000, min_value=1, key="drop-prompt", width=130)
         st.number_input("Output", value=64, min_value=1, key="drop-output", width=110)
-        st.number_input("Priority", value=0, min_value=0, key="drop-priority", width=100)
+        st.number_input(
+            "Priority", value=0, key="drop-priority", width=100,
+            help="The smaller goes first, where the policy goes by it; traffic's own are 0 and up",
+        )  # fmt: skip
         st.button("Drop it in now", on_click=_drop, icon=":material/south:")
     with right, st.container(border=True, horizontal=True, vertical_alignment="bottom"):
         options = ["rate"] if "rate" in scenario.traffic.uses else []
-        kept = {name for v in scenario.variants for name in POLICIES[v.policy].keeps}
+        kept = {name for lane in session.lanes for name in POLICIES[lane.policy].keeps}
         options += [name for name in CHANGES if name in kept]
         policies = {
-            f"variant {k} becomes {name}": (str(k), name)
+            f"{lane.label} becomes {name}": (str(k), name)
             for k, lane in enumerate(session.lanes)
-            for name in interchangeable(lane.policy)
+            for name in interchangeable(lane.policy, lane.limits)
         }
-        what = st.selectbox("From now on", [*options, *policies], key="change-what", width=230)
+        what = st.selectbox("From now on", [*options, *policies], key="change-what", width=250)
         if what in options:
-            usual = scenario.value(what)
-            st.number_input(PARAMETERS[what].label, value=usual, key=f"change-{what}", width=170)
+            p, now = PARAMETERS[what], _now_is(what, session)
+            low, high = (type(p.default)(end) for end in (p.low, p.high))
+            st.number_input(
+                p.label, low, high, now, key=f"change-{what}", width=210, help=f"Of {p.span}"
+            )
         if what is not None:
             pair = policies.get(what)
             st.button("Change it now", on_click=_change, args=(what, pair))
     if session.actions:
         st.caption("Done last: " + plain(session.actions[-1].words))
+
+
+def _now_is(name: str, session: Session) -> float:
+    """What the baseline, or the first who keeps it, has of that limit now; or the rate."""
+    if name == "rate":
+        rates = [a.values[0] for a in session.actions if a.kind == "rate" and a.t <= session.t]
+        return float(rates[-1]) if rates else session.scenario.traffic.rate
+    lanes = sorted(session.lanes, key=lambda lane: lane.k != session.scenario.baseline)
+    lane = next(lane for lane in lanes if name in POLICIES[lane.policy].keeps)
+    return getattr(lane.limits, name)
 
 
 def _drop() -> None:
@@ -242,23 +259,37 @@ def _recent(run: Run, t0: float) -> Run:
 
 
 def _now(session: Session) -> pd.DataFrame:
-    """The step taken last under each variant, and what kept the next one out."""
+    """The step taken last under each variant, and what kept the next one out.
+
+    Who is in it is written out where time stands still; while it goes, rows keep their height.
+    """
+    most = SOME if st.session_state.get("live-going") is not None else None
     rows = {}
     for lane in session.lanes:
         now, counts = lane.now(), lane.counts
-        prompts = ", ".join(f"{i} ({n:,})" for i, n in list(now["prompts"].items())[:4])
-        more = len(now["prompts"]) - 4
+        prompts = [f"{i} ({n:,})" for i, n in now["prompts"].items()]
         used, of = lane.blocks
         rows[lane.label] = {
             "waiting": f"{counts['waiting']:,}",
             "seated": f"{counts['seated']:,} of {lane.limits.max_num_seqs:,}",
             "step": duration(now["ms"]),
-            "prompts (tokens)": (prompts + (f" and {more} more" if more > 0 else "")) or "–",
-            "decodes": f"{now['decodes']:,}",
+            "prompts (tokens)": _listed(prompts, most),
+            "decodes": _listed([str(i) for i in now["decodes"]], most),
             "next one waits for": f"{now['head']}: {now['stop']}" if now["head"] >= 0 else "–",
             "KV blocks": f"{used:,} of {of:,}" if of else "–",
         }
-    return pd.DataFrame(rows).T
+        if session.actions:
+            rows[lane.label]["is now"] = lane.variant.label
+    table = pd.DataFrame(rows).T
+    return table if (table["KV blocks"] != "–").any() else table.drop(columns="KV blocks")
+
+
+def _listed(names: Sequence[str], most: int | None) -> str:
+    """'17: 3, 5, 8, 9 and 13 more'."""
+    if not names:
+        return "–"
+    more = f" and {len(names) - most} more" if most and len(names) > most else ""
+    return f"{len(names)}: {', '.join(names[:most])}{more}"
 
 
 def _so_far(session: Session, runs: Sequence[Run]) -> pd.DataFrame:
@@ -290,6 +321,7 @@ def script(session: Session) -> None:
         else:
             st.caption("Nothing was done to it yet.")
         st.caption("The address holds it: whoever opens it there sees the same, number for number.")
+        st.code(f"python -m sim live '{share.host()}{session.link()}'", language="bash")
         with st.container(horizontal=True):
             st.download_button(
                 "Save the script",
@@ -303,8 +335,7 @@ def script(session: Session) -> None:
 
 
 def _saved(session: Session) -> str:
-    saved = session.scenario.to_query() | {"live": [written_script(session.actions)]}
-    return json.dumps(saved, indent=1)
+    return json.dumps(session.to_query(), indent=1)
 
 
 def _forget() -> None:

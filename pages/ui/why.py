@@ -186,6 +186,7 @@ def jumps(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> None
     requests shown."""
     state = st.session_state
     by_label = {run.label: (run, part) for run, part in zip(runs, shown, strict=True)}
+    last = len(runs[0].requests) - 1
     with st.container(horizontal=True, vertical_alignment="bottom"):
         usual = scenario.baseline
         label = st.selectbox("Jump within", by_label, index=usual, key="jump-run", width=180)
@@ -212,9 +213,26 @@ def jumps(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> None
             "Steps over, ms", value=limit, min_value=0.0, key="jump-over", width=140
         )
         steps = run.steps if run is part else during(run, part)
+        st.number_input(
+            "Go to request",
+            0,
+            last,
+            None,
+            key="jump-request",
+            width=130,
+            placeholder=f"0 to {last:,}",
+            on_change=_go_to_number,
+            args=(run,),
+        )
         st.button("Next long step", on_click=_next_step, args=(run.label, steps, over))
     if said := state.pop("jumped", None):
         st.caption(said)
+
+
+def _go_to_number(run: Run) -> None:
+    number = st.session_state["jump-request"]
+    if number is not None:
+        go_to(run, number)
 
 
 def _next_worst(run: Run, measure: str, ids: np.ndarray | None) -> None:
