@@ -250,7 +250,7 @@ def run_why(args: argparse.Namespace) -> int:
     for split, variant in zip(splits, scenario.variants, strict=True):
         for half in (TTFT, DECODING):
             t = total(split, half, 0.95)
-            said = advice(t, variant.policy), tried(t, scenario, variant, requests) or ""
+            said = advice(t, variant.policy), tried(t, split.run, scenario, variant, requests) or ""
             print(f"{split.run.label}: {' '.join(said).rstrip()}")
     return 0
 

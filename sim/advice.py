@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from .explain import duration
+from .metrics import METRICS
 from .parameter import ScenarioError, written
 from .policies import POLICIES
-from .run import serve_variant
+from .run import Run, serve_variant
 from .scenario import LIMITS, Scenario, Variant
 from .why import (
     AGAIN,
@@ -31,6 +32,7 @@ from .why import (
     Total,
     latency,
 )
+from .window import counted
 from .workload import Workload
 
 Change = Callable[[Scenario, Variant], Variant | None]
@@ -40,6 +42,7 @@ class Advice(NamedTuple):
     keeps: str  # the limit that a policy must keep for it, "": whatever it keeps
     said: str
     change: Change = lambda scenario, variant: None  # what to try; None: nothing of the scheduler's
+    evens: bool = False  # whether it is said to make gaps even, not the whole shorter
 
 
 def _set(name: str, value: Callable[[float, Scenario, Variant], float]) -> Change:
@@ -117,16 +120,19 @@ ADVICE = {
             "chunk",
             "a smaller chunk evens it out, only less prompt work shortens it",
             _half("chunk"),
+            evens=True,
         ),
         Advice(
             "long_prefill_token_threshold",
             "a lower long_prefill_token_threshold evens it out, only less prompt work shortens it",
             _set("long_prefill_token_threshold", _threshold),
+            evens=True,
         ),
         Advice(
             "",
             "prompts in chunks would even it out, only less prompt work shortens it",
             _becomes("chunked", "continuous"),
+            evens=True,
         ),
     ),
 }
@@ -172,14 +178,10 @@ def advice(t: Total, policy: str) -> str:
 
 
 def tried(
-    t: Total,
-    scenario: Scenario,
-    variant: Variant,
-    workload: Workload,
-    ids: np.ndarray | None = None,
+    t: Total, run: Run, scenario: Scenario, variant: Variant, workload: Workload
 ) -> str | None:
-    """The advice on `t` put to the test: the same requests with the limit changed, in one sentence;
-    None where it is nothing that a scheduler could do. t is of all requests, or of `ids`.
+    """The advice on `t`, a total of `run`, put to the test: the same requests with the limit
+    changed, in one sentence; None where it is nothing that a scheduler could do.
     """
     found = remedy(t, variant.policy)
     other = found and found.change(scenario, variant)
@@ -191,15 +193,18 @@ def tried(
     try:
         changed = replace(scenario, variants=(other,), baseline=0)
         changed.check(len(workload))
-        run = serve_variant(changed, other, workload)
+        after = counted(serve_variant(changed, other, workload), scenario)
     except ScenarioError as error:
         return f"It can't be tried: {error}."
-    values = latency(run, half)
-    values = values[np.isfinite(values)] if ids is None else values[ids][np.isfinite(values[ids])]
+    values = latency(after, half)
+    values = values[np.isfinite(values)]
     if not len(values):
         return f"With {_differs(scenario, variant, other)} nobody is served."
-    now = float(np.quantile(values, t.q))
-    return f"With {_differs(scenario, variant, other)} {_moves(what, t.at, now)}."
+    moves = [_moves(what, t.at, float(np.quantile(values, t.q)))]
+    if found.evens:
+        gaps = (METRICS["itl"].of(each).quantile(0.99) for each in (run, after))
+        moves.insert(0, _moves("ITL p99", *gaps))
+    return f"With {_differs(scenario, variant, other)} {' and '.join(moves)}."
 
 
 def _differs(scenario: Scenario, variant: Variant, other: Variant) -> str:

@@ -18,7 +18,7 @@ from .policies import POLICIES, in_force
 from .run import Run, _requests, door, opened, pool, stuck
 from .scenario import LIMITS, TRAFFIC, Scenario, Variant
 from .state import ADMITTED, DECODE, HELD, SEGMENT, STOPS, Limits, enlarged
-from .traffic import LONGEST
+from .traffic import LONGEST, Traffic
 from .workload import Workload, draw
 
 # Limits that a plan looks at anew in each step; with the others a server is built.
@@ -349,6 +349,10 @@ class Session:
         """The scenario and the script, as an address has them: all that there is to save."""
         done = {"live": [written_script(self.actions)]} if self.actions else {}
         return self.scenario.to_query() | done
+
+    @property
+    def traffic(self) -> Traffic:
+        return self.scenario.traffic
 
     def link(self) -> str:
         """What follows the host in the page's address."""

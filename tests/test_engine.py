@@ -276,7 +276,9 @@ def test_a_record_that_fills_up_is_enlarged_and_loses_nothing(policy, case):
     run, s = served(policy, case), state_of(policy, case)
     s = recording(s, 1, 6 * len(s.seats) + 1)
     plan, coef = POLICIES[policy].plan, np.array(case.cost)
-    while simulate(plan, LINEAR, coef, s, startable(policy, case.limits), True, 10**6) == FULL:
+    while (
+        simulate(plan, LINEAR, coef, s, startable(policy, case.limits), True, 10**6, np.inf) == FULL
+    ):
         s = enlarged(s)
     assert s.n.finished == len(case.workload)
     assert_recorded(run, s)
@@ -285,11 +287,12 @@ def test_a_record_that_fills_up_is_enlarged_and_loses_nothing(policy, case):
 @every_policy
 @given(case=cases)
 @laws
-def test_a_run_paused_after_any_number_of_steps_goes_on_as_if_it_had_not_been(policy, case):
+def test_a_run_paused_after_any_step_or_moment_goes_on_as_if_it_had_not_been(policy, case):
     run, s = served(policy, case, stretch=False), state_of(policy, case)
     plan, coef = POLICIES[policy].plan, np.array(case.cost)
-    for steps in (1, 3, 2, 5, 10**6):
-        state = simulate(plan, LINEAR, coef, s, startable(policy, case.limits), True, steps)
+    for steps, until in ((1, np.inf), (3, np.inf), (10**6, 9.0), (2, 30.0), (10**6, np.inf)):
+        limits = startable(policy, case.limits)
+        state = simulate(plan, LINEAR, coef, s, limits, True, steps, until)
         assert state in (DONE, PAUSED)
     assert_recorded(run, s)
 
@@ -298,7 +301,7 @@ def test_a_policy_that_lets_nobody_in_is_stuck_instead_of_endless():
     s = new_state([0.0], [3], [1], [1], Limits(1))
     s.n.running = 1  # somebody who holds the only seat and computes nothing
     coef = np.array((1.0, 0.0, 0.0, 0.0))
-    assert simulate(POLICIES["chunked"].plan, LINEAR, coef, s, Limits(), True, 10) == STUCK
+    assert simulate(POLICIES["chunked"].plan, LINEAR, coef, s, Limits(), True, 10, np.inf) == STUCK
 
 
 @known_policy

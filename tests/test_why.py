@@ -37,6 +37,7 @@ from sim.why import (
     why_variant,
     worst,
 )
+from sim.window import Windowed, counted
 from sim.workload import draw
 
 laws = settings(max_examples=25, deadline=None)
@@ -249,19 +250,29 @@ def test_advice_is_tried_by_a_run_and_the_sentence_says_what_came_of_it():
     t = total(why_variant(scarce, few, few.variants[0]), TTFT, 0.95)
     before, after = (np.quantile(per_request(run, "ttft"), 0.95) for run in (scarce, ample))
     said = f"TTFT p95 falls from {duration(before)} to {duration(after)}."
-    assert tried(t, few, few.variants[0], work) == f"With max_num_seqs 32 instead of 16 {said}"
-    ids = np.arange(20, 80)
-    t = total(why_variant(scarce, few, few.variants[0]), TTFT, 0.95, ids)
-    now = np.quantile(per_request(ample, "ttft")[ids], 0.95)
-    assert f"to {duration(now)}." in (tried(t, few, few.variants[0], work, ids) or "")
+    assert (
+        tried(t, scarce, few, few.variants[0], work) == f"With max_num_seqs 32 instead of 16 {said}"
+    )
+    part = Windowed.of(few, 500, 2_500)
+    mine = counted(scarce, part)
+    t = total(why_variant(scarce, few, few.variants[0]), TTFT, 0.95, mine.ids)
+    now = np.quantile(per_request(counted(ample, part), "ttft"), 0.95)
+    said = tried(t, mine, part, few.variants[0], work) or ""
+    assert said.endswith(f"TTFT p95 falls from {duration(t.at)} to {duration(now)}.")
+    t = total(why_variant(scarce, few, few.variants[0]), DECODING, 0.95)
+    (even,) = compare(Scenario.from_url("/?duration=6&v=chunked&max_num_seqs=16")[0])
+    gaps = [duration(METRICS["itl"].of(run).quantile(0.99)) for run in (scarce, even)]
+    assert (tried(t, scarce, few, few.variants[0], work) or "").startswith(
+        f"With chunked instead of continuous ITL p99 falls from {gaps[0]} to {gaps[1]} and"
+    )
     t = total(why_variant(batch, few, few.variants[1]), TTFT, 0.95)
-    assert (tried(t, few, few.variants[1], work) or "").startswith(
+    assert (tried(t, batch, few, few.variants[1], work) or "").startswith(
         "With continuous instead of static TTFT p95 falls from"
     )
     alone = Scenario.from_url("/?arrivals=list&list=0:64:3&v=continuous")[0]
     (run,) = compare(alone)
     t = total(why_variant(run, alone, alone.variants[0]), TTFT, 0.95)
-    assert tried(t, alone, alone.variants[0], draw(alone.traffic)) is None
+    assert tried(t, run, alone, alone.variants[0], draw(alone.traffic)) is None
 
 
 def test_advice_that_cannot_be_followed_says_why():
@@ -272,7 +283,8 @@ def test_advice_that_cannot_be_followed_says_why():
     t = total(whole, TTFT, 0.95)
     shares = np.zeros_like(t.parts)
     shares[SEAT] = 1.0
-    said = tried(t._replace(parts=shares), scenario, scenario.variants[0], draw(scenario.traffic))
+    work = draw(scenario.traffic)
+    said = tried(t._replace(parts=shares), run, scenario, scenario.variants[0], work)
     assert "It can't be tried: vllm_v1:max_num_seqs=128: max_num_batched_tokens 64" in (said or "")
 
 

@@ -142,7 +142,7 @@ def test_a_window_is_in_the_link_and_nothing_else_changes(opening):
     steps = during(run, counted(run, part))
     assert steps["t0"][-1] < run.requests["finish"][ids].max()
     assert steps["t0"][1] > 500
-    assert steps["decodes"].max() > counted(run, part).steps["decodes"].max()
+    assert steps["decodes"].sum() > counted(run, part).steps["decodes"].sum() > 0
 
 
 def test_the_worst_of_a_window_are_its_own(opening):

@@ -242,7 +242,7 @@ def _look() -> None:
     if was and st.session_state.get("live-going") is None:
         st.rerun()  # it is over: the buttons say so
     runs = [lane.run() for lane in session.lanes]
-    st.caption(f"{session.t / 1e3:,.2f} s" + (" · all are served" if session.done else ""))
+    st.markdown(f"**{session.t / 1e3:,.2f} s** · {_said(session, runs)}")
     recent = max(0.0, session.t - 0.9 * SEEN), max(SEEN, session.t + 0.1 * SEEN)
     shown = [_recent(run, recent[0]) for run in runs]
     with st.container(key="live-box"):
@@ -250,6 +250,18 @@ def _look() -> None:
         timeline(pack(shown, session.scenario, live=recent), "Live timeline", None)
     st.table(_now(session), border="horizontal", alt=alt)
     st.table(_so_far(session, runs), border="horizontal", alt="Figures of what was served so far")
+
+
+def _said(session: Session, runs: Sequence[Run]) -> str:
+    """What one would say of it, looking on."""
+    gaps = [METRICS["itl"].of(run).quantile(1.0) for run in runs]
+    longest = ", ".join(
+        f"{plain(run.label)} {duration(gap)}"
+        for run, gap in zip(runs, gaps, strict=True)
+        if np.isfinite(gap)
+    )
+    said = f"longest gap between two tokens so far: {longest}" if longest else "nobody decodes yet"
+    return said + (" · all are served" if session.done else "")
 
 
 def _recent(run: Run, t0: float) -> Run:
@@ -274,22 +286,29 @@ def _now(session: Session) -> pd.DataFrame:
             "seated": f"{counts['seated']:,} of {lane.limits.max_num_seqs:,}",
             "step": duration(now["ms"]),
             "prompts (tokens)": _listed(prompts, most),
-            "decodes": _listed([str(i) for i in now["decodes"]], most),
+            "decodes": _listed(now["decodes"], most),
             "next one waits for": f"{now['head']}: {now['stop']}" if now["head"] >= 0 else "–",
             "KV blocks": f"{used:,} of {of:,}" if of else "–",
         }
-        if session.actions:
+        if any(lane.variant.label != lane.label for lane in session.lanes):
             rows[lane.label]["is now"] = lane.variant.label
     table = pd.DataFrame(rows).T
     return table if (table["KV blocks"] != "–").any() else table.drop(columns="KV blocks")
 
 
-def _listed(names: Sequence[str], most: int | None) -> str:
-    """'17: 3, 5, 8, 9 and 13 more'."""
+def _listed(names: Sequence[str | int], most: int | None) -> str:
+    """'17: 3, 5 to 8 and 12 more'."""
     if not names:
         return "–"
     more = f" and {len(names) - most} more" if most and len(names) > most else ""
-    return f"{len(names)}: {', '.join(names[:most])}{more}"
+    runs: list[list] = []  # of numbers that follow each other
+    for name in names[:most]:
+        if runs and isinstance(name, int) and name == runs[-1][-1] + 1:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    said = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"{len(names)}: {', '.join(said)}{more}"
 
 
 def _so_far(session: Session, runs: Sequence[Run]) -> pd.DataFrame:
@@ -331,7 +350,7 @@ def script(session: Session) -> None:
                 on_click="ignore",
             )
             st.button("Forget it", on_click=_forget, disabled=not session.actions)
-    st.caption(stamp(session.scenario, share.host()))
+    st.caption(stamp(session, share.host()))
 
 
 def _saved(session: Session) -> str:

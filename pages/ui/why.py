@@ -53,7 +53,7 @@ def totals(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario, dark: 
         [causes.total(split, half, Q, run.ids) for split, run in zip(whole, shown, strict=True)]
         for half in (TTFT, DECODING)
     ]
-    outcomes = _outcomes(found, shown, scenario)
+    outcomes, present = _outcomes(found, shown, scenario), set()
     for column, half in zip(st.columns(2), (TTFT, DECODING), strict=True):
         parts, said = {}, []
         for k, t in enumerate(found[half]):
@@ -71,9 +71,10 @@ def totals(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario, dark: 
             st.markdown(f"**{name} p95**")
             st.vega_lite_chart(chart, key=f"causes-{half}", alt=" ".join(said))
             st.markdown("\n".join(said))
+            present |= set(rows["name"])
             file = f"causes-{name.lower().replace(' ', '-')}"
             export_chart(file, scenario, lambda rows=rows: rows, chart, f"Causes of {name} p95")
-    _legend(dark)
+    _legend(present, dark)
     with st.expander("How latencies are split", icon=":material/rule:"):
         st.markdown(RULE + "\n" + "\n".join(f"- **{p.label}**: {p.about}" for p in PARTS))
         st.markdown(f"**A case worked by hand.** {worked.TOLD} [Open it]({worked.LINK})")
@@ -101,16 +102,20 @@ def _tries(link: str, trace: str, _found, _shown, _scenario, _trace) -> dict:
     workload, outcomes = draw(_scenario.traffic, _trace), {}
     for half, totals in enumerate(_found):
         for k, variant in enumerate(_scenario.variants):
-            outcome = tried(totals[k], _scenario, variant, workload, _shown[k].ids)
+            outcome = tried(totals[k], _shown[k], _scenario, variant, workload)
             if outcome:
                 outcomes[half, k] = outcome
     return outcomes
 
 
-def _legend(dark: bool) -> None:
+def _legend(present: set[str], dark: bool) -> None:
+    """Which colour is which part, of those that there are."""
     st.markdown(
         " &emsp; ".join(
-            f'<span style="color:{COLOURS[p.name][dark]}">■</span> {p.label}' for p in PARTS
+            f'<span style="white-space:nowrap"><span style="color:{COLOURS[p.name][dark]}">■</span>'
+            f" {p.label}</span>"
+            for p in PARTS
+            if p.name in present
         ),
         unsafe_allow_html=True,
     )
@@ -129,7 +134,7 @@ token).
 
 def request(runs: Sequence[Run], scenario: Scenario, i: int, dark: bool) -> None:
     """The split of request i under every variant, and who delayed it."""
-    whole = splits(scenario.link(), runs, scenario)
+    whole, present = splits(scenario.link(), runs, scenario), set()
     for column, half in zip(st.columns(2), (TTFT, DECODING), strict=True):
         rows = _rows({split.run.label: split.parts[i, half] for split in whole}, shares=False)
         name = ("TTFT", "Decode time")[half]
@@ -141,7 +146,8 @@ def request(runs: Sequence[Run], scenario: Scenario, i: int, dark: bool) -> None
             st.vega_lite_chart(
                 chart, key=f"causes-request-{half}", alt=f"{name} of request {i} by cause"
             )
-    _legend(dark)
+            present |= set(rows["name"])
+    _legend(present, dark)
     for column, split in zip(st.columns(len(whole)), whole, strict=True):
         with column:
             _delays(split, i)
@@ -191,6 +197,17 @@ def jumps(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> None
         usual = scenario.baseline
         label = st.selectbox("Jump within", by_label, index=usual, key="jump-run", width=180)
         run, part = by_label[label]
+        st.number_input(
+            "Go to request",
+            0,
+            last,
+            None,
+            key="jump-request",
+            width=130,
+            placeholder=f"0 to {last:,}",
+            on_change=_go_to_number,
+            args=(run,),
+        )
         measure = st.selectbox(
             "Metric", MEASURES, format_func=MEASURES.__getitem__, key="jump-metric", width=120
         )
@@ -213,17 +230,6 @@ def jumps(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> None
             "Steps over, ms", value=limit, min_value=0.0, key="jump-over", width=140
         )
         steps = run.steps if run is part else during(run, part)
-        st.number_input(
-            "Go to request",
-            0,
-            last,
-            None,
-            key="jump-request",
-            width=130,
-            placeholder=f"0 to {last:,}",
-            on_change=_go_to_number,
-            args=(run,),
-        )
         st.button("Next long step", on_click=_next_step, args=(run.label, steps, over))
     if said := state.pop("jumped", None):
         st.caption(said)
