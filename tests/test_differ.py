@@ -72,7 +72,7 @@ def test_where_chunking_parts_from_whole_prompts():
 def test_a_run_never_parts_from_itself_however_it_is_recorded():
     work, limits = workload([(3.0 * k, 9 + k, 4) for k in range(9)]), Limits(2, 16, 6)
     runs = [serve(work, "chunked", limits, A_MILLISECOND, stretch=s) for s in (True, False)]
-    assert parting(*runs) is None
+    assert parting(runs[0], runs[1]) is None
 
 
 @pytest.fixture(scope="module")

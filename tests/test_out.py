@@ -149,9 +149,9 @@ def test_every_process_and_track_is_named_once_and_counters_go_on_in_time(runs):
     assert processes == [run.label for run in runs[0]]
     assert {e["pid"] for e in made} == {1, 2}
     counters = pd.DataFrame([e for e in made if e["ph"] == "C"])
-    for (pid, name), rows in counters.groupby(["pid", "name"]):
-        assert rows["ts"].is_monotonic_increasing, (pid, name)
-        assert len({tuple(args) for args in rows["args"]}) == 1, (pid, name)
+    for counter, rows in counters.groupby(["pid", "name"]):
+        assert rows["ts"].is_monotonic_increasing, counter
+        assert len({tuple(args) for args in rows["args"]}) == 1, counter
     for pid, run in enumerate(runs[0], start=1):
         ends = [e["ts"] + e.get("dur", 0) for e in made if e["pid"] == pid and "ts" in e]
         assert max(ends) == pytest.approx(1e3 * run.total)

@@ -149,6 +149,7 @@ def test_the_worst_of_a_window_are_its_own(opening):
     scenario, part = opening
     run = compare(scenario)[0]
     ids = counted(run, part).ids
+    assert ids is not None
     found = worst(run, "ttft", 0.9, ids)
     values = per_request(run, "ttft")
     assert set(found) <= set(ids)

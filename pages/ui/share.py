@@ -107,11 +107,13 @@ def in_review() -> bool:
 
 
 def link(scenario: Scenario, review: bool = False) -> str:
-    """The page's whole address for the scenario; for reading only, if so."""
+    """The page's whole address for the scenario and the window brushed; for reading only, if so."""
     content = opened(scenario)
     path = f"/?run={content.name}" if content else scenario.link()
-    mark = ("&" if "?" in path else "?") + "review=1" if review else ""
-    return f"{host()}{path}{mark}"
+    marks = [f"window={of_page('window')}"] if window() else []
+    marks += ["review=1"] if review else []
+    joint = "&" if "?" in path else "?"
+    return f"{host()}{path}{joint if marks else ''}{'&'.join(marks)}"
 
 
 def of_page(name: str) -> str | None:
