@@ -61,11 +61,12 @@ def runs() -> tuple[Scenario, list[Run]]:
 def brushed(runs: Sequence[Run], scenario: Scenario) -> tuple[Scenario, Sequence[Run]]:
     """Scenario and runs, of which only who arrived in the window that the brush marks counts."""
     window = share.window()
+    place = st.container(key="brushed")  # always there, so that what follows keeps the focus
     if window is None:
         return scenario, runs
     part = Windowed.of(scenario, *window)
     parts = [counted(run, part) for run in runs]
-    left, right = st.columns([5, 1], vertical_alignment="center")
+    left, right = place.columns([5, 1], vertical_alignment="center")
     span = f"{window[0] / 1e3:,.3f} to {window[1] / 1e3:,.3f} s"
     if not all(len(part.served) for part in parts):
         left.warning(f"Nobody who was served arrived from {span}: all requests are shown.")

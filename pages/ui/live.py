@@ -292,8 +292,8 @@ def _now(session: Session) -> pd.DataFrame:
         }
         if any(lane.variant.label != lane.label for lane in session.lanes):
             rows[lane.label]["is now"] = lane.variant.label
-    table = pd.DataFrame(rows).T
-    return table if (table["KV blocks"] != "–").any() else table.drop(columns="KV blocks")
+    table = pd.DataFrame(rows)
+    return table if (table.loc["KV blocks"] != "–").any() else table.drop(index="KV blocks")
 
 
 def _listed(names: Sequence[str | int], most: int | None) -> str:
