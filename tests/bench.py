@@ -373,20 +373,21 @@ WATCHED = """async seconds => {
     };
     const first = find(document), ui = first.getRootNode().timeline, seen = [];
     let data = ui.data, blank = 0, frames = 0;
-    const began = performance.now(), whole = ui.data.whole;
+    const latest = () => Math.max(...ui.data.variants.map((variant) => variant.total));
+    const began = performance.now(), before = latest();
     while (performance.now() - began < 1000 * seconds) {
         await new Promise(requestAnimationFrame);
         frames++;
         if (find(document) !== first) blank++;
         const row = first.getContext("2d").getImageData(0, first.height - 12, first.width, 1).data;
-        if (!row.some((value) => value > 0)) blank++;
+        if (!ui.stale && !row.some((value) => value > 0)) blank++;
         if (ui.data !== data) { data = ui.data; seen.push(performance.now()); }
     }
     const gaps = seen.slice(1).map((t, k) => t - seen[k]).sort((a, b) => a - b);
     return {
         rate: seen.length / seconds, frames: frames / seconds, blank,
         p50: gaps[gaps.length >> 1], most: gaps[gaps.length - 1],
-        simulated: (ui.data.window[1] - whole) / 1000 / seconds,
+        simulated: (latest() - before) / 1000 / seconds,
     };
 }"""
 
