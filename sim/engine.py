@@ -47,7 +47,7 @@ def pass_time(s, ms, host, most):
     # Somebody who waits now waits for a seat, tokens or memory: most plans look at the clock only
     # while nobody does.
     watched = (n.waiting == 0 or n.watchful == 1) and n.arrived < n.sendable
-    arrival = s.requests[n.arrived].arrival if watched else np.inf
+    ends = min(s.requests[n.arrived].arrival, n.horizon) if watched else n.horizon
     step = host + ms
     if n.depth > 1 and host != max(0.0, n.host - ms):
         most = 1
@@ -70,7 +70,7 @@ def pass_time(s, ms, host, most):
         until += step
         planned = begins if n.depth > 1 else until  # when the next one will be
         repeats += 1
-        if arrival <= planned:
+        if ends <= planned:
             break
     n.until, n.now, n.flight, row.repeats = until, planned, ms, repeats
     return repeats
@@ -265,6 +265,7 @@ def simulate(plan, cost, coef, s, lim, stretch, steps, until):
     before `until` ms (PAUSED), or while there is room to record (FULL); call again to go on. STUCK:
     somebody waits whom nothing will ever let in."""
     n = s.n
+    n.horizon = until
     while steps > 0 and n.now < until:
         if n.finished == len(s.requests):
             return DONE
@@ -272,12 +273,8 @@ def simulate(plan, cost, coef, s, lim, stretch, steps, until):
             return FULL
         open_step(s)
         plan(s, lim)
-        ms = cost(n, coef)
         if n.prefill + n.decodes + n.pad_decodes > 0:
-            most = min(n.most, steps) if stretch else 1
-            if n.now + (ms + n.host) * most > until:  # only as many as surely begin in time
-                most = max(1, int((until - n.now) / (ms + n.host)))
-            steps -= commit(s, ms, most)
-        elif not idles(s, ms, stretch):
+            steps -= commit(s, cost(n, coef), min(n.most, steps) if stretch else 1)
+        elif not idles(s, cost(n, coef), stretch):
             return STUCK
     return PAUSED

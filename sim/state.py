@@ -159,6 +159,7 @@ COUNTERS = np.dtype(
         ("now", "f8"),
         ("front_ms", "f8"),  # from a client to the waiting line
         ("sendable", "i8"),  # requests below this one may be sent: all, or what the clients allow
+        ("horizon", "f8"),  # from when on no step is to begin
         ("arrived", "i8"),  # requests below this one have reached the server
         ("finished", "i8"),  # or refused
         ("ordered", "i8"),  # whether the line goes by rank
@@ -333,6 +334,7 @@ def new_state(
     counters = _rows(1, COUNTERS)
     counters["front_ms"] = front_ms
     counters["sendable"] = min(rows, clients) if clients else rows
+    counters["horizon"] = np.inf
     counters["ordered"] = rank is not None
     counters["seats"] = seats
     for name in ("eldest", "newest", "oldest", "youngest", "partial"):

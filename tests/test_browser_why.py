@@ -85,7 +85,8 @@ def test_jumps_go_to_the_worst_requests_one_after_the_other(pair):
 
 
 def test_where_two_policies_part_is_shown_and_gone_to(pair):
-    found = parting(*runs_of(PAIR))
+    left, right = runs_of(PAIR)
+    found = parting(left, right)
     assert found is not None
     t0 = min(step.t0 for step in found)
     main = pair.get_by_test_id("stMain")

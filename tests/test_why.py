@@ -156,12 +156,11 @@ def test_the_page_tells_that_case_with_these_numbers():
         "1 + 5 × 0.1 + 1 × 0.5 = 2 ms",
     ]
     assert told["holds"][1] == "prompt 0: 6 tokens, prompt 1: 4 tokens, (2 waits for a free seat)"
-    sums = worked.split()
-    assert sums.loc["TTFT of 2", "ms"] == "7.5"
-    assert sums.loc["TTFT of 2", "is"] == (
-        "1.5 the step in progress + 4 waiting for a seat + 1 overhead of its steps"
-        " + 0.5 its own tokens + 0.5 others' decodes"
-    )
+    assert worked.split().to_dict("index")["TTFT of 2"] == {
+        "ms": "7.5",
+        "is": "1.5 the step in progress + 4 waiting for a seat + 1 overhead of its steps"
+        " + 0.5 its own tokens + 0.5 others' decodes",
+    }
 
 
 def test_the_front_end_is_no_wait_for_a_seat():
