@@ -2,6 +2,7 @@
 
 import io
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -33,6 +34,7 @@ from sim.run import compare
 from sim.scenario import Scenario
 from sim.state import PHASES
 from sim.table import csv, figure_table, inert, requests_table, snippet, steps_table
+from sim.window import Windowed, counted
 
 HOST = "http://localhost:8501"
 MARKUP = "=cmd|' /C calc'!A0 <script>alert(1)</script> & \"**b**\" ]]> ü"
@@ -431,3 +433,18 @@ def test_jobs_wait_for_one_another_and_can_be_stopped(view):
     assert several[-1].progress()[1] == "Starting"
     for job in several[1:]:
         job.stop()
+
+
+def test_files_of_a_window_are_of_its_requests_and_their_link_says_so(view, tmp_path):
+    part = Windowed.of(view.scenario, 500, 1_500)
+    shown = [counted(run, part) for run in view.runs]
+    sent = pickle.loads(pickle.dumps(files.View(part, shown, HOST, view.window, view.runs)))
+    files.tables(sent, tmp_path / "tables.zip", lambda share, doing: None)
+    with zipfile.ZipFile(tmp_path / "tables.zip") as made:
+        for whole, run in zip(view.runs, shown, strict=True):
+            name = files._file_name(run.label)
+            lines = made.read(f"{name}-requests.csv").decode().splitlines()
+            assert lines[0].endswith(f"{part.link()}".replace(",", "%2C"))
+            assert len(lines) - 2 == len(run.requests) < len(whole.requests)
+            steps = made.read(f"{name}-steps.csv").decode().splitlines()
+            assert len(steps) - 2 == len(whole.steps)

@@ -9,6 +9,7 @@ import pickle
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -107,12 +108,18 @@ def pictures(view: View, path: Path, step: Step) -> None:
 def tables(view: View, path: Path, step: Step) -> None:
     """Every request and every step of each variant, as CSV and as Parquet."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
-        for k, run in enumerate(view.runs):
+        for k, run in enumerate(map(tabled, view.whole or view.runs, view.runs)):
             for j, (name, table) in enumerate(TABLES.items()):
                 step((k + j / 2) / len(view.runs), f"Writing the {name} of {run.label}")
                 content, where = table(run), f"{_file_name(run.label)}-{name}"
                 out.writestr(f"{where}.csv", csv(content, view.scenario, view.host))
                 out.writestr(f"{where}.parquet", parquet(content, view.scenario, view.host))
+
+
+def tabled(whole: Run, run: Run) -> Run:
+    """The run with steps as a table has them: of everybody, also where only some count, since
+    grants count their rows."""
+    return replace(run, steps=whole.steps)
 
 
 def timeline(view: View, dark: bool) -> str:

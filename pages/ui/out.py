@@ -1,14 +1,14 @@
 """The runs as files for other programs."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import streamlit as st
 
 from sim.out import TABLES, parquet, trace_json
 from sim.run import Run
 from sim.scenario import Scenario
-from sim.window import during
+
+from .files import tabled
 
 
 def files(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> None:
@@ -21,7 +21,7 @@ def files(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> None
         if shown is not runs:
             st.caption(
                 "It holds everybody, since a slot of somebody left out would look free. The tables"
-                " hold who arrived in the window, and the steps until the last of them left."
+                " hold who arrived in the window, and all steps."
             )
         _button("slotscope-trace.json", lambda: trace_json(runs, scenario), "application/json")
         for whole, run in zip(runs, shown, strict=True):
@@ -30,8 +30,7 @@ def files(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> None
                     name = f"{run.label.replace(' ', '-')}-{table}.parquet"
 
                     def made(whole=whole, run=run, table=table):
-                        steps = run.steps if run is whole else during(whole, run)
-                        return parquet(replace(run, steps=steps), table, scenario)
+                        return parquet(tabled(whole, run), table, scenario)
 
                     _button(name, made, "application/vnd.apache.parquet")
 

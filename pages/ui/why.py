@@ -158,9 +158,10 @@ def _delays(split: Why, i: int) -> None:
     rows = split.delayed_by(i)
     rows = rows[rows["ms"] > 0]
     st.markdown(f"**{split.run.label}**: {len(rows):,} requests delayed request {i}")
+    place = st.container(gap=None)
     for row in causes.rows_of(pd.DataFrame(rows.head(4))):
         tokens = f", {row.tokens:,} tokens" if row.tokens else ""
-        st.button(
+        place.button(
             f"{duration(row.ms)} by request {row.request}",
             key=f"go-{split.run.label}-{row.request}-{row.how}",
             help=f"{row.how}{tokens}. Go there.",
