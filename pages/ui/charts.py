@@ -284,6 +284,7 @@ def log(series, dark: bool):
 
 
 CAUSES = {  # as sim.why has the parts: waits are reds and violets, what a step holds is as above
+    "front": ("#c9b18f", "#8d7a5c"),
     "step": ("#9aa0a6", "#8b9096"),
     "seat": ("#5c3c92", "#a98be0"),
     "batch": ("#8f6fc0", "#7f5fb5"),

@@ -17,10 +17,10 @@ from sim.why import DECODING, MEASURES, PARTS, TTFT, Total, Why
 from sim.window import during
 from sim.workload import draw
 
-from . import controls, share
-from .causes import COLOURS, bars
+from . import charts, controls, share
 from .export import export_chart
 
+LABELS = {part.name: part.label for part in PARTS}
 Q = 0.95
 AT_ONCE = 20_000  # requests of all variants, up to which advice is tried unasked
 
@@ -67,7 +67,7 @@ def totals(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario, dark: 
             if rows.empty:
                 st.caption(f"{name}: there is none to explain.")
                 continue
-            chart = bars(rows, f"% of {name} of requests at or beyond p95", dark)
+            chart = charts.causes(rows, f"% of {name} of requests at or beyond p95", LABELS, dark)
             st.markdown(f"**{name} p95**")
             st.vega_lite_chart(chart, key=f"causes-{half}", alt=" ".join(said))
             st.markdown("\n".join(said))
@@ -110,12 +110,11 @@ def _tries(link: str, trace: str, _found, _shown, _scenario, _trace) -> dict:
 
 def _legend(present: set[str], dark: bool) -> None:
     """Which colour is which part, of those that there are."""
+    colours = {p.label: charts.CAUSES[p.name][dark] for p in PARTS if p.name in present}
     st.markdown(
         " &emsp; ".join(
-            f'<span style="white-space:nowrap"><span style="color:{COLOURS[p.name][dark]}">■</span>'
-            f" {p.label}</span>"
-            for p in PARTS
-            if p.name in present
+            f'<span style="white-space:nowrap"><span style="color:{colour}">■</span> {label}</span>'
+            for label, colour in colours.items()
         ),
         unsafe_allow_html=True,
     )
@@ -142,7 +141,7 @@ def request(runs: Sequence[Run], scenario: Scenario, i: int, dark: bool) -> None
             if rows.empty:
                 st.caption(f"{name}: none.")
                 continue
-            chart = bars(rows, f"{name} of request {i}, ms", dark)
+            chart = charts.causes(rows, f"{name} of request {i}, ms", LABELS, dark)
             st.vega_lite_chart(
                 chart, key=f"causes-request-{half}", alt=f"{name} of request {i} by cause"
             )
