@@ -155,7 +155,10 @@ def test_the_page_tells_that_case_with_these_numbers():
         "1 + 2 × 0.5 = 2 ms",
         "1 + 5 × 0.1 + 1 × 0.5 = 2 ms",
     ]
-    assert told["holds"][1] == "prompt 0: 6 tokens, prompt 1: 4 tokens, (2 waits for a free seat)"
+    assert (
+        told["holds"].tolist()[1]
+        == "prompt 0: 6 tokens, prompt 1: 4 tokens, (2 waits for a free seat)"
+    )
     assert worked.split().to_dict("index")["TTFT of 2"] == {
         "ms": "7.5",
         "is": "1.5 the step in progress + 4 waiting for a seat + 1 overhead of its steps"
