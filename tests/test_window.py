@@ -154,6 +154,7 @@ def test_the_worst_of_a_window_are_its_own(opening):
     values = per_request(run, "ttft")
     assert set(found) <= set(ids)
     assert found[0] == ids[np.argmax(values[ids])]
+    assert_allclose(longest_gap(counted(run, part)), longest_gap(run)[ids])
 
 
 def test_seeds_count_who_arrives_in_the_window(opening):
