@@ -13,13 +13,13 @@ class Knobs:
 
     tp: int = number(1, 1, 64, "devices", "Tensor parallel over")
     mbu: float = number(0.9, 0.01, 1.0, "share", "MBU: of the bandwidth that is reached")
-    mfu: float = number(0.7151, 0.01, 1.0, "share", "MFU: of the FLOP/s that are reached")
-    overlap: float = number(0.3, 0.0, 1.0, "share", "Overlap: 0 adds memory and compute, 1: max")
-    overhead_ms: float = number(1.599, 0.0, 1e6, "ms", "Launches and scheduling of a step, ms")
-    host_ms: float = number(0.0089, 0.0, 1e6, "ms", "Host work of a sequence, ms")
-    mixed_ms: float = number(0.0, 0.0, 1e6, "ms", "Launches of a step with a prompt, on top, ms")
+    mfu: float = number(0.6418, 0.01, 1.0, "share", "MFU: of the FLOP/s that are reached")
+    overlap: float = number(0.497, 0.0, 1.0, "share", "Overlap: 0 adds memory and compute, 1: max")
+    overhead_ms: float = number(1.631, 0.0, 1e6, "ms", "Launches and scheduling of a step, ms")
+    host_ms: float = number(0.0, 0.0, 1e6, "ms", "Host work of a sequence, ms")
+    mixed_ms: float = number(1.026, 0.0, 1e6, "ms", "Launches of a step with a prompt, on top, ms")
     hop_ms: float = number(0.01, 0.0, 1e6, "ms", "Latency of an all-reduce, ms")
-    front_ms: float = number(17.01, 0.0, 1e6, "ms", "Front end (HTTP, tokeniser), ms a request")
+    front_ms: float = number(18.72, 0.0, 1e6, "ms", "Front end (HTTP, tokeniser), ms a request")
 
 
 def coefficients(llm: Llm, device: Device, knobs: Knobs) -> tuple[float, ...]:
