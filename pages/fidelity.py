@@ -5,9 +5,9 @@ import streamlit as st
 from pages.ui import predictions, share
 
 share.enter()
-rows, problems = predictions.scored()
+rows = predictions.scored()
 predictions.verdict(rows)
 predictions.chart(rows)
 predictions.table(rows)
-predictions.problems(problems)
-st.caption(predictions.provenance())
+predictions.problems(rows)
+st.caption(predictions.provenance(rows))

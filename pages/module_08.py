@@ -7,6 +7,7 @@ from pages.ui import module, share
 share.enter()
 module.verdict()
 module.claims()
+module.defaults()
 module.static_batch()
 module.exercise_1()
 module.exercise_2()

@@ -1,16 +1,54 @@
 """One step taken apart: what it reads, what it computes, and which of the two it waits for."""
 
+import math
 from dataclasses import dataclass
-from math import floor
+from typing import NamedTuple
 
 import numpy as np
 
 from .costs import COSTS, planned
 from .hardware import DEVICES, Device, Llm
+from .parameter import ScenarioError
 from .pricing import StepCost
 from .run import Run, serve
 from .state import Limits
 from .workload import Workload
+
+
+class Line(NamedTuple):
+    """A straight line through measured steps: ms at so many tokens, between two numbers of them."""
+
+    ms: float
+    ms_per_token: float
+    least: int
+    most: int
+    prompts: float  # share of the tokens that are prompts', in the runs that it is of
+    context: int  # of a decode there
+    source: str
+
+    def step(self, tokens: int) -> "Step":
+        """One of those runs' steps."""
+        prefill = round(self.prompts * tokens)
+        return Step(decodes=tokens - prefill, context=self.context, prefill=prefill)
+
+    def at(self, tokens: float) -> float:
+        """nan beyond what was measured."""
+        within = self.least <= tokens <= self.most
+        return self.ms + self.ms_per_token * tokens if within else math.nan
+
+
+# By device and model. Prompts of 204 tokens, answers of 64.
+LINES = {
+    ("h100-sxm", "llama-3.1-8b"): Line(
+        6.5,
+        0.024,
+        70,
+        814,
+        204 / 268,
+        236,
+        "vLLM 0.11 on an H100 SXM, inference-perf's KubeCon 2025 runs",
+    )
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +60,26 @@ class Step:
     context: int = 1024
     prefill: int = 0
     before: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.decodes}:{self.context}:{self.prefill}:{self.before}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Step":
+        """Of a link, as `str` writes it. ScenarioError unless it is one."""
+        words = text.split(":")
+        if len(words) != 4 or not all(w.isdecimal() and len(w) < 7 for w in words):
+            raise ScenarioError(
+                f"step {text[:40]!r} is none: give decodes, context, prompt tokens and those before"
+                " as 32:1024:128:0"
+            )
+        return cls(
+            **dict(zip(("decodes", "context", "prefill", "before"), map(int, words), strict=True))
+        )
+
+    @property
+    def tokens(self) -> int:
+        return self.decodes + self.prefill
 
     @property
     def attended(self) -> int:
@@ -99,7 +157,7 @@ def free_chunk(cost: StepCost, decodes: int) -> int:
             strict=True,
         )
     )
-    return max(0, floor(named["weights_ms"] / named["gemm_ms_per_token"]) - decodes)
+    return max(0, math.floor(named["weights_ms"] / named["gemm_ms_per_token"]) - decodes)
 
 
 def lone_ttft(cost: StepCost, prompt: int, chunk: int) -> tuple[float, float]:
@@ -110,6 +168,11 @@ def lone_ttft(cost: StepCost, prompt: int, chunk: int) -> tuple[float, float]:
     )
     run = _served(cost, 1, prompt, 1, chunk)
     return formula, float(run.requests["first"][0] - run.requests["arrival"][0])
+
+
+def ttft_as_written(cost: StepCost, prompt: int, chunk: int) -> float:
+    """The module's formula for it: as many steps of a whole chunk as the prompt has chunks."""
+    return -(-prompt // chunk) * step_ms(cost, Step(decodes=0, prefill=chunk))
 
 
 def full_tpot(cost: StepCost, decodes: int, context: int, output: int = 64) -> tuple[float, float]:
@@ -142,7 +205,7 @@ def _served(cost: StepCost, requests: int, prompt: int, output: int, chunk: int)
 
 # The module's two examples: an ideal device, where only reading or only computing counts.
 H100 = DEVICES["h100-sxm"]
-IDEAL = "mbu=1/overlap=1/overhead_ms=0/host_ms=0/hop_ms=0/front_ms=0"
+IDEAL = "mbu=1/overlap=1/overhead_ms=0/mixed_ms=0/hop_ms=0/front_ms=0"
 MODULE = {
     name: StepCost.parse(f"roofline/h100-sxm/{llm}/mfu={tflops / H100.tflops!r}/{IDEAL}")
     for name, llm, tflops in (("decode", "module-8b", 350), ("prefill", "module-7b", 400))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from . import steplog
 from .costs import COSTS, Features, fill
 from .parameter import ScenarioError
 from .pricing import RANGES, StepCost
@@ -59,6 +60,7 @@ class Fit:
         ]
         tops = self.highest._asdict()
         numbers += [(name, float(tops[name.removesuffix("_max")])) for name in RANGES]
+        numbers.append(("error", float(f"{100 * np.median(np.abs(self.errors)):.3g}")))
         return StepCost("calibrated", numbers=tuple(numbers))
 
 
@@ -99,14 +101,21 @@ def fit(cost: str, x: np.ndarray, ms: np.ndarray, only: Sequence[str] = ()) -> F
 
 
 def read_steps(content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """(features, ms) of a CSV with a column `ms` (or `seconds`) and any of COUNTED, one row a step.
+    """(features, ms) of an engine's log (sim.steplog), a recorded run, or a CSV with a column `ms`
+    (or `seconds`) and any of COUNTED, one row a step.
 
     ScenarioError says what is wrong.
     """
+    if logged := steplog.read(content):
+        steps, ms = logged
+        return features_of(steps), ms
     try:
         table = pd.read_csv(io.BytesIO(content), comment="#")
     except (ValueError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"the step log is no CSV ({error}): give one row a step") from None
+        raise ScenarioError(
+            f"the step log is no CSV ({error}) and no engine's log that is known here: give one row"
+            " a step"
+        ) from None
     clock = next((name for name in ("ms", "seconds") if name in table), None)
     present = [name for name in COUNTED if name in table]
     if clock is None or not {"prefill", "decodes"} & set(present):

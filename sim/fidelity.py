@@ -336,7 +336,8 @@ def _moved(knobs: Knobs, name: str, by: float) -> Knobs:
 
 def _bounded(values: np.ndarray) -> list[float]:
     return [
-        float(min(max(v, low), high)) for v, (low, high) in zip(values, FITTED.values(), strict=True)
+        float(min(max(v, low), high))
+        for v, (low, high) in zip(values, FITTED.values(), strict=True)
     ]
 
 

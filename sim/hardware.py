@@ -4,6 +4,7 @@ FLOP/s are dense: data sheets print twice as much for 2:4 sparsity. Bytes and FL
 """
 
 import json
+import re
 from dataclasses import dataclass, fields, replace
 
 from .parameter import ScenarioError
@@ -95,29 +96,46 @@ LLMS = {
 NUMBERS = tuple(f.name for f in fields(Llm) if f.name not in ("label", "source"))
 
 
-def llm_of_config(text: str) -> Llm:
-    """The model of a Hugging Face `config.json` that is dense and has the usual gated MLP.
+INSIDE = ("text_config", "llm_config", "language_config")  # of a model that sees or hears, too
+# What makes a model another kind, and why it can't be priced by what Llm holds.
+OTHER_KINDS = (
+    (("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+     "which experts a batch reads is not modelled: give a dense model"),
+    (("kv_lora_rank",),
+     "latent attention reads another KV: give a model with usual or grouped KV heads"),
+    (("mamba_d_state", "state_size", "ssm_cfg", "attn_layer_period", "linear_num_value_heads"),
+     "layers that keep a state instead of KV are not modelled: give one of attention alone"),
+)  # fmt: skip
+UNGATED = {"starcoder2", "gpt_neox", "falcon", "phi", "gpt_bigcode", "nemotron"}
 
-    ScenarioError if it lacks a field or is of another kind.
+
+def llm_of_config(text: str) -> Llm:
+    """The model of a Hugging Face `config.json` that is dense, of the usual attention.
+
+    Of a model that sees or hears too, its language part. ScenarioError if it lacks a field or is of
+    another kind.
     """
     try:
-        config = json.loads(text)
-        config = config.get("text_config", config)
+        whole = json.loads(text)
+        config = next((whole[n] for n in INSIDE if isinstance(whole.get(n), dict)), whole)
     except (ValueError, AttributeError, RecursionError):
         raise ScenarioError("config.json is no JSON object: give a model's config.json") from None
-    for name in ("num_local_experts", "num_experts", "n_routed_experts"):
-        if config.get(name):
-            raise ScenarioError(
-                f"config.json has {name} {config[name]}: which experts a batch reads is not"
-                " modelled: give a dense model"
-            )
+    for names, why in OTHER_KINDS:
+        for name in names:
+            if config.get(name) and config[name] != 1:
+                raise ScenarioError(f"config.json has {name} {str(config[name])[:40]}: {why}")
     wanted = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
     values = []
     for name in (*wanted, "vocab_size"):
-        value = config.get(name)
+        if name not in config:
+            raise ScenarioError(
+                f"config.json lacks {name}: give the one of a dense decoder that writes it out"
+            )
+        value = config[name]
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**7:
             raise ScenarioError(
-                f"config.json has {name} {value!r}: give a whole number from 1 to 10,000,000"
+                f"config.json has {name} {str(value)[:40]}: give a whole number from 1 to"
+                " 10,000,000"
             )
         values.append(value)
     layers, hidden, heads, inner, vocabulary = values
@@ -126,19 +144,43 @@ def llm_of_config(text: str) -> Llm:
     for name, value in (("num_key_value_heads", kv_heads), ("head_dim", head_size)):
         if not isinstance(value, int) or not 1 <= value <= 10**5:
             raise ScenarioError(f"config.json has {name} {value!r}: give a whole number from 1")
+    kind = str(config.get("model_type") or "")
     attention = 2 * hidden * head_size * (heads + kv_heads)
-    tables = 1 if config.get("tie_word_embeddings") else 2
-    params = layers * (attention + 3 * hidden * inner) + tables * vocabulary * hidden
-    kind = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16")
-    size = 4.0 if kind == "float32" else 2.0
-    quantized = config.get("quantization_config") or {}
-    if isinstance(quantized, dict) and quantized:
-        method, bits = str(quantized.get("quant_method", "")), quantized.get("bits")
-        size = float(bits) / 8 if isinstance(bits, int) and 1 <= bits <= 16 else 1.0
-        kind = f"{kind}, {method}"
-    label = str(config.get("_name_or_path") or config.get("model_type") or "config.json")[:60]
-    source = f"config.json, {kind}"
+    tied = config.get("tie_word_embeddings", kind.startswith("gemma"))
+    matrices = 2 if kind in UNGATED else 3
+    params = (
+        layers * (attention + matrices * hidden * inner) + (1 if tied else 2) * vocabulary * hidden
+    )
+    dtype = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16")
+    size = 4.0 if dtype == "float32" else 2.0
+    said = [dtype]
+    if quant := whole.get("quantization_config") or config.get("quantization_config"):
+        size, method = _quantized(quant)
+        said.append(method)
+    if config is not whole:
+        said.append("its language part")
+    if config.get("sliding_window") and config.get("use_sliding_window", True):
+        said.append(f"taken to attend beyond its window of {config['sliding_window']} too")
+    label = str(whole.get("_name_or_path") or whole.get("model_type") or "config.json")[:60]
+    source = f"config.json, {', '.join(said)}"
     return Llm(label, layers, hidden, heads, kv_heads, head_size, float(params), source, size)
+
+
+def _quantized(quant: object) -> tuple[float, str]:
+    """(bytes of a weight, the method's name)."""
+    text = json.dumps(quant).lower()
+    method = str(quant.get("quant_method", "")) if isinstance(quant, dict) else ""
+    bits = re.search(r'"(?:num_)?bits": (\d+)', text)
+    if bits and 1 <= int(bits[1]) <= 16:
+        return int(bits[1]) / 8, method
+    if re.search(r'4bit": true|fp4', text):
+        return 0.5, method
+    if re.search(r'8bit": true|fp8|int8|w8a', text):
+        return 1.0, method
+    raise ScenarioError(
+        f"config.json has quantization_config {text[:40]} that does not say how many bits a weight"
+        " has: add bits to it"
+    )
 
 
 def quantized(llm: Llm, dtype: str) -> Llm:

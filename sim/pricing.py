@@ -3,7 +3,7 @@
 `linear` takes its coefficients from the scenario. `roofline/h100-sxm/llama-3.1-8b/tp=2` names a
 device and a model; what follows overrides a knob or a number of the model.
 `calibrated/step_ms=6.5/prefill_ms=0.024` has them written out; `prefill_max=512` says how far the
-measured steps went.
+measured steps went, `error=3` by how many per cent the fit is off.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from .costs import COSTS
 from .hardware import DEVICES, LLMS, NUMBERS, Device, Llm
 from .parameter import Parameter, ScenarioError, parameters, written
-from .roofline import KNOBS, PRESETS, Knobs, coefficients
+from .roofline import ERRORS, KNOBS, PRESETS, Knobs, coefficients
 
 OWN = "own"  # a model that is written out
 CALIBRATED = {
@@ -32,10 +32,11 @@ SIZES = {
 }
 KNOB = parameters(Knobs)
 FRONT = {"front_ms": KNOB["front_ms"]._replace(default=0.0)}
+ERROR = {"error": Parameter("error", 0.0, 0.0, 1e6, "%", "Median |error| of the fit, %")}
 NUMBERS_OF = {
     "linear": {},
     "roofline": KNOB | SIZES,
-    "calibrated": CALIBRATED | RANGES | FRONT,
+    "calibrated": CALIBRATED | RANGES | FRONT | ERROR,
 }
 
 
@@ -132,6 +133,19 @@ class StepCost:
         own = dict(self.numbers)
         coef = tuple(own.get(name, 0.0) for name in CALIBRATED)
         return Pricing("calibrated", coef, own.get("front_ms", 0.0))
+
+    @property
+    def known_error(self) -> tuple[float, str]:
+        """(%, by which a step's time is known to be off in the median; where that is known from).
+        nan where nothing measured says."""
+        own = dict(self.numbers)
+        if self.kind == "calibrated" and own.get("error"):
+            return own["error"], "the median error of the fit to its measured steps"
+        if self.kind == "roofline" and self.device in ERRORS:
+            device = DEVICES[self.device].label
+            said = f"the median error of TPOT on the {device} records, leave-one-out (Fidelity)"
+            return ERRORS[self.device], said
+        return math.nan, "no measured step or record says"
 
     @property
     def ranges(self) -> dict[str, float]:

@@ -643,6 +643,21 @@ def test_step_cost_shows_the_modules_chunk_as_a_preset():
     assert [m.value for m in board.at.metric][2:] == ["87 tokens", "119 tokens"]
 
 
+def test_a_link_to_a_step_sets_the_sliders_and_a_bad_one_says_so():
+    board = Dashboard()
+    board.at.switch_page("pages/step_cost.py")
+    board.at.query_params["cost"] = "roofline/l4/qwen3-8b"
+    board.at.query_params["step"] = "7:2048:96:0"
+    board.run()
+    assert board.at.slider(key="step.decodes").value == 7
+    assert board.at.slider(key="step.context").value == 2_048
+    assert board.at.selectbox(key="cost.device").value == "l4"
+    board.at.query_params["step"] = "7"
+    board.run()
+    assert "step '7' is none" in board.at.warning[0].value
+    assert not board.crashes
+
+
 def test_a_load_near_saturation_is_said_and_a_low_one_is_not():
     said = [m.value for m in Dashboard(rate="44", duration="3").at.markdown]
     assert any("Load (offered" in text and "small error" in text for text in said)

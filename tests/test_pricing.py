@@ -1,12 +1,14 @@
 """Costs as a link has them, and models as a config.json has them."""
 
 import json
+import math
 
 import pytest
 
 from sim.hardware import DEVICES, LLMS, llm_of_config
 from sim.parameter import ScenarioError
 from sim.pricing import StepCost
+from sim.roofline import ERRORS
 from sim.run import compare
 from sim.scenario import Scenario, Variant
 
@@ -87,14 +89,74 @@ def test_a_config_of_hugging_face_has_the_parameters_of_its_model():
     assert StepCost.of_llm("h100-sxm", llm).model.params == llm.params
 
 
+def without(name: str, **more) -> dict:
+    return {k: v for k, v in CONFIG.items() if k != name} | more
+
+
+QWEN3 = CONFIG | {"num_hidden_layers": 36, "intermediate_size": 12_288, "vocab_size": 151_936,
+                  "head_dim": 128}  # fmt: skip
+GEMMA3 = {
+    "model_type": "gemma3_text", "num_hidden_layers": 34, "hidden_size": 2560, "head_dim": 256,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 10_240,
+    "vocab_size": 262_208, "sliding_window": 1024,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "billions", "kv", "weight_bytes"),
+    [
+        (CONFIG, 8.03, 131_072, 2),
+        (QWEN3, 8.19, 147_456, 2),
+        (CONFIG | {"vocab_size": 32_768, "head_dim": None}, 7.248, 131_072, 2),  # Mistral 7B v0.3
+        ({"model_type": "gemma3", "vision_config": {}, "text_config": GEMMA3}, 3.88, 139_264, 2),
+        (CONFIG | {"quantization_config": {"quant_method": "awq", "bits": 4}}, 8.03, 131_072, 0.5),
+        (CONFIG | {"quantization_config": {"config_groups": {"g": {"weights": {"num_bits": 8}}}}},
+         8.03, 131_072, 1),
+        (CONFIG | {"quantization_config": {"quant_method": "fp8"}}, 8.03, 131_072, 1),
+        (without("num_key_value_heads"), 8.84, 524_288, 2),  # every head its own KV
+    ],
+)  # fmt: skip
+def test_the_config_of_a_dense_model_gives_its_sizes(config, billions, kv, weight_bytes):
+    llm = llm_of_config(json.dumps(config))
+    assert llm.params / 1e9 == pytest.approx(billions, rel=2e-3)
+    assert llm.kv_per_token == kv
+    assert llm.weight_bytes == weight_bytes
+
+
+def test_what_a_config_says_beyond_the_sizes_is_said():
+    config = {"model_type": "gemma3", "text_config": GEMMA3}
+    assert "its language part" in llm_of_config(json.dumps(config)).source
+    assert "window of 1024" in llm_of_config(json.dumps(config)).source
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("roofline/h100-sxm/llama-3.1-8b", ERRORS["h100-sxm"], "H100 SXM records"),
+        ("calibrated/step_ms=6/error=2.5", 2.5, "fit"),
+        ("roofline/l4/llama-3.1-8b", math.nan, "no measured"),
+        ("linear", math.nan, "no measured"),
+    ],
+)
+def test_the_known_error_of_a_step_time_names_its_source(text, error, said):
+    found, source = StepCost.parse(text).known_error
+    assert found == pytest.approx(error, nan_ok=True)
+    assert said in source
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         ("nothing", "no JSON object"),
         ("[]", "no JSON object"),
         (json.dumps(CONFIG | {"num_experts": 8}), "num_experts 8"),
-        (json.dumps(CONFIG | {"hidden_size": "4096"}), "hidden_size '4096'"),
-        (json.dumps({k: v for k, v in CONFIG.items() if k != "vocab_size"}), "vocab_size None"),
+        (json.dumps(CONFIG | {"hidden_size": "4096"}), "hidden_size 4096"),
+        (json.dumps({k: v for k, v in CONFIG.items() if k != "vocab_size"}), "lacks vocab_size"),
+        (json.dumps(CONFIG | {"kv_lora_rank": 512}), "kv_lora_rank 512: latent attention"),
+        (json.dumps(CONFIG | {"mamba_d_state": 16}), "keep a state"),
+        (json.dumps(CONFIG | {"quantization_config": {"quant_method": "aqlm"}}), "how many bits"),
+        (json.dumps({"model_type": "llava", "text_config": {"model_type": "llama"}}), "lacks num"),
+        (json.dumps({"model_type": "x", "text_config": None}), "lacks num_hidden_layers"),
     ],
 )
 def test_a_config_that_cannot_be_used_gets_a_sentence(content, said):

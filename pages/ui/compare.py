@@ -25,6 +25,7 @@ from .text import dark, plain
 from .timeline import opening_window, pack, remote, shade_scale
 from .timeline import timeline as canvas
 
+UNKNOWN_ERROR = 5.0  # %, where nothing measured says
 MOST_BANDED = 60_000  # requests of all variants: 22 runs of each take some seconds
 
 
@@ -146,13 +147,26 @@ def load(runs: Sequence[Run], scenario: Scenario) -> None:
         _certainty(scenario)
 
 
+def worst_known(scenario: Scenario) -> tuple[float, str]:
+    """(%, where it is from): the largest known error of the variants' step times."""
+    models = {str(m): m for m in map(scenario.model_of, scenario.variants)}.values()
+    known = [m.known_error for m in models if not math.isnan(m.known_error[0])]
+    if not known:
+        guess = "is a guess: no measured step or record says by how much this cost is off"
+        return UNKNOWN_ERROR, f"{UNKNOWN_ERROR:g} % {guess}"
+    error, source = max(known)
+    unknown = ", for those variants of which one is known" if len(known) < len(models) else ""
+    return min(max(error, 0.1), 50.0), f"{error:g} %, {source}{unknown}"
+
+
 @st.fragment
 def _certainty(scenario: Scenario) -> None:
     with st.popover("How sure is this?", icon=":material/query_stats:"):
+        known, source = worst_known(scenario)
         error = st.number_input(
-            "Error of the step time, %", 0.1, 50.0, 5.0, 0.5, key="step-error",
-            help="The fitted H100 SXM preset is off by 3 % in the median (Fidelity)",
-        )  # fmt: skip
+            "Error of the step time, %", 0.1, 50.0, known, 0.5, key=f"step-error-{known:g}"
+        )
+        st.caption(f"As a start {source}.")
         if not st.button("Run 20 seeds, and the step time off both ways"):
             return
         try:

@@ -1,5 +1,7 @@
 """The cost model in the sidebar: which one, of which model on which device, with which knobs."""
 
+import math
+
 import streamlit as st
 
 from sim import calibrate
@@ -7,6 +9,9 @@ from sim.costs import COSTS
 from sim.hardware import DEVICES, LLMS, llm_of_config
 from sim.parameter import ScenarioError, written
 from sim.pricing import CALIBRATED, KNOB, NUMBERS, OWN, StepCost
+
+from . import stepcharts
+from .text import dark
 
 FIRST = StepCost("roofline", "h100-sxm", "llama-3.1-8b")
 
@@ -92,9 +97,12 @@ def _calibrated() -> StepCost:
     st.file_uploader(
         "Measured steps",
         key="cost.steps",
-        type="csv",
+        type=["csv", "log", "txt", "parquet"],
         on_change=_take_steps,
-        help=f"A CSV, a row a step: ms, and of {', '.join(calibrate.COUNTED)} what was counted",
+        help="An engine's log (vLLM's or TensorRT-LLM's iterations, vLLM's throughput lines,"
+        " SGLang's decode batches), the parquet of `python -m gpu_probe serve`, or a CSV with a row"
+        " a step:"
+        f" ms, and of {', '.join(calibrate.COUNTED)} what was counted",
     )
     if problem := state.get("cost.problem"):
         st.error(problem)
@@ -105,8 +113,17 @@ def _calibrated() -> StepCost:
     )
     cost = StepCost("calibrated", numbers=numbers)
     st.caption(", ".join(f"{n} {written(round(v, 9))}" for n, v in numbers if n in CALIBRATED))
+    if cost.ranges:
+        tops = ", ".join(f"{name} {top:,.0f}" for name, top in cost.ranges.items())
+        error, source = cost.known_error
+        off = "" if math.isnan(error) else f" Off by {error:g} %, {source}."
+        st.caption(f"Measured up to {tops} a step; beyond, Compare says so.{off}")
     if (fit := state.get("cost.fit")) is not None and state["cost.calibrated"]:
         with st.popover("Residuals", icon=":material/query_stats:", width="stretch"):
+            st.altair_chart(
+                stepcharts.residuals(fit.measured, fit.errors, dark()),
+                alt="Error of each measured step against its time",
+            )
             st.dataframe(fit.deciles().round(2), hide_index=True, alt="Error by tenth of the steps")
     elif not state["cost.calibrated"]:
         st.caption("Until a table is dropped: 6.5 ms a step and 24 us a token.")

@@ -6,13 +6,15 @@ import pandas as pd
 import streamlit as st
 
 from sim import claims as c
+from sim import defaults as defaults_by_version
 from sim.bins import coalesced
 from sim.parameter import ScenarioError
+from sim.presets import ENGINES
 from sim.run import compare
 from sim.scenario import Scenario
 
 from . import charts, share
-from .compare import dark
+from .text import dark, plain
 from .timeline import shade_scale
 
 PROVENANCE = (
@@ -34,7 +36,7 @@ def _claims() -> pd.DataFrame:
                 "note": claim.note,
                 "inputs": claim.inputs,
             }
-            for claim in c.arithmetic()
+            for claim in c.every()
         ]
     )
 
@@ -50,15 +52,48 @@ def verdict() -> None:
     )
 
 
-def _linked(table: pd.DataFrame) -> None:
+COLOURS = (("holds only", "orange"), ("holds", "green"), (c.SLIP, "orange"), ("n", "gray"))
+# On a narrow screen a row is a card: its cells stand below one another.
+CARDS = """<style>@media (max-width: 640px) {
+  .st-key-KEY thead { display: none; }
+  .st-key-KEY tr { display: block; padding: 0.6rem 0; border-bottom: 1px solid #8a8f9866; }
+  .st-key-KEY :is(th, td) { display: block; border: 0 !important; padding: 0.1rem 0; }
+  .st-key-KEY :is(th, td):not(:has(*:not(:empty))):empty { display: none; }
+}</style>"""
+
+
+def _coloured(verdict: str) -> str:
+    colour = next((colour for start, colour in COLOURS if verdict.startswith(start)), "red")
+    return f":{'gray' if verdict == c.UNCHECKED else colour}[{plain(verdict)}]"
+
+
+def _linked(table: pd.DataFrame, key: str) -> None:
     """As a table that wraps, the links in Markdown."""
     host = share.host()
     shown = table["link"].map(lambda at: f"[open]({host}{at})" if at else "")
-    st.table(table.assign(link=shown).set_index("#"), border="horizontal")
+    with st.container(key=key):
+        st.html(CARDS.replace("KEY", key))
+        verdicts = table["verdict"].map(_coloured)
+        st.table(table.assign(link=shown, verdict=verdicts).set_index("#"), border="horizontal")
 
 
 def claims() -> None:
-    _linked(_claims())
+    _linked(_claims(), "claims")
+
+
+def defaults() -> None:
+    st.subheader("No default without a version", anchor=False)
+    st.markdown(
+        "What vLLM starts with, by version, start and GPU: the module's 8192 and 256 are each one"
+        " cell's truth."
+    )
+    for name in ("max_num_batched_tokens", "max_num_seqs"):
+        st.markdown(f"`{name}`")
+        st.dataframe(
+            defaults_by_version.table(name), hide_index=True, alt=f"{name} by version and GPU"
+        )
+    sources = "; ".join(f"{e.label}: {e.source}" for e in ENGINES.values() if e.program == "vllm")
+    st.caption(f"Sources: {sources}.")
 
 
 def static_batch() -> None:
@@ -158,6 +193,6 @@ def _checklist() -> pd.DataFrame:
 def checklist() -> None:
     st.subheader("The checklist, run", anchor=False)
     try:
-        _linked(_checklist())
+        _linked(_checklist(), "checklist")
     except ScenarioError as error:
         st.error(str(error))

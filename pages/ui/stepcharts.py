@@ -1,6 +1,7 @@
 """Charts of costs: functions from plain tables to an Altair chart. No Streamlit, no computing."""
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from .charts import MARK
@@ -14,8 +15,12 @@ PARTS = {  # light, dark
     "overhead": ("#8a8f98", "#9aa0aa"),
     "hidden by overlap": ("#d1242f", "#ff6b6b"),
 }
-HOW = (["#1b9e77", "#5e1f4f", "#8a4dff"], ["#2fe0b5", "#e25fb5", "#a06bff"])
+HOW = (
+    ["#1b9e77", "#5e1f4f", "#8a4dff", "#c2410c"],
+    ["#2fe0b5", "#e25fb5", "#a06bff", "#ffb454"],
+)
 INK = ("#1f2328", "#fafafa")
+MOST_DOTS = 1_000
 
 
 def bars(rows: pd.DataFrame, dark: bool):
@@ -67,7 +72,9 @@ def curve(rows: pd.DataFrame, y: str, title: str, mark: float | None, dark: bool
     base = alt.Chart(rows).encode(
         x=alt.X("x:Q", title=title),
         y=alt.Y(f"{y}:Q", title=y),
-        color=alt.Color("how:N", sort=None, title=None).scale(range=HOW[dark]).legend(orient="top"),
+        color=alt.Color("how:N", sort=None, title=None)
+        .scale(range=HOW[dark])
+        .legend(orient="top", columns=2),
         tooltip=["how:N", alt.Tooltip("x:Q", title=title), alt.Tooltip(f"{y}:Q", format=",.2f")],
     )
     layers = [base.mark_line()]
@@ -80,6 +87,22 @@ def curve(rows: pd.DataFrame, y: str, title: str, mark: float | None, dark: bool
             ),
         ]
     return alt.layer(*layers).properties(height=240)
+
+
+def residuals(measured: np.ndarray, errors: np.ndarray, dark: bool):
+    """(n,) ms and predicted / measured - 1: of at most MOST_DOTS steps, evenly through them."""
+    keep = np.unique(np.linspace(0, len(measured) - 1, MOST_DOTS).astype(int))
+    rows = pd.DataFrame({"ms": measured[keep], "error": errors[keep]})
+    dots = (
+        alt.Chart(rows)
+        .mark_point(filled=True, size=14, opacity=0.5, color=HOW[dark][0])
+        .encode(
+            x=alt.X("ms:Q", title="measured, ms"),
+            y=alt.Y("error:Q", title="error of the fit").axis(format="+.0%"),
+        )
+    )
+    zero = alt.Chart(pd.DataFrame({"error": [0]})).mark_rule(color=INK[dark]).encode(y="error:Q")
+    return alt.layer(zero, dots).properties(height=200)
 
 
 def predicted(rows: pd.DataFrame, dark: bool):

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pandas as pd
 import streamlit as st
 
+from sim import claims
 from sim.anatomy import (
+    LINES,
     MODULE,
     Step,
     free_chunk,
@@ -15,13 +17,15 @@ from sim.anatomy import (
     parts,
     ridge,
     step_ms,
+    ttft_as_written,
 )
 from sim.hardware import DEVICES
+from sim.parameter import ScenarioError
 from sim.pricing import StepCost
 from sim.scenario import Scenario
 
 from . import costing, stepcharts
-from .compare import dark
+from .text import dark, plain
 
 EXAMPLES = {
     "Llama-3.1-8B on an H100 SXM, as fitted": (costing.FIRST, Step(decodes=32, prefill=128)),
@@ -37,6 +41,10 @@ EXAMPLES = {
 }
 
 
+SAID_BY_MODULE = (  # numbers of sim.claims
+    (MODULE["decode"], ("1", "2", "3", "4", "5", "6", "7")),
+    (MODULE["prefill"], ("12", "13", "14", "15", "16", "17")),
+)
 SAID = {
     "weights": "reading the weights",
     "KV": "reading the KV",
@@ -48,7 +56,9 @@ SAID = {
 
 
 def controls() -> tuple[StepCost, Step]:
+    """The step and its cost, bound to the address."""
     state = st.session_state
+    _from_address()
     with st.sidebar:
         st.title("Step cost", anchor=False)
         st.selectbox("Start from", EXAMPLES, key="step.example", on_change=_load)
@@ -61,15 +71,36 @@ def controls() -> tuple[StepCost, Step]:
             before=st.slider("Of that prompt, tokens before", 0, 131_072, key="step.before"),
         )
         cost = costing.roofline()
+    state["step.address"] = {"cost": str(cost), "step": str(step)}
+    if state["step.address"] != st.query_params.to_dict():
+        st.query_params.from_dict(state["step.address"])
     return cost, step
 
 
 def _load() -> None:
-    state = st.session_state
-    cost, step = EXAMPLES[state.get("step.example", next(iter(EXAMPLES)))]
+    _show(*EXAMPLES[st.session_state.get("step.example", next(iter(EXAMPLES)))])
+
+
+def _show(cost: StepCost, step: Step) -> None:
     costing.load(cost)
     for name in ("decodes", "context", "prefill", "before"):
-        state[f"step.{name}"] = getattr(step, name)
+        st.session_state[f"step.{name}"] = getattr(step, name)
+
+
+def _from_address() -> None:
+    """Show what a link asks for, or say what is wrong with it."""
+    state, asked = st.session_state, st.query_params.to_dict()
+    if not {"cost", "step"} & set(asked) or asked == state.get("step.address"):
+        return
+    cost, step = next(iter(EXAMPLES.values()))
+    try:
+        cost = StepCost.parse(asked.get("cost", str(cost)))
+        step = Step.parse(asked.get("step", str(step)))
+        if cost.kind != "roofline":
+            raise ScenarioError(f"cost {cost.kind} has no parts: give a roofline")
+    except ScenarioError as error:
+        st.warning(f"{plain(str(error))}. This is the first example.")
+    _show(cost, step)
 
 
 def verdict(cost: StepCost, step: Step) -> None:
@@ -194,26 +225,87 @@ def curves(cost: StepCost, step: Step) -> None:
         )
 
 
+def sum_or_max(cost: StepCost) -> None:
+    """The line that measured steps lie on, beside what memory and compute give added and not."""
+    line = LINES.get((cost.device, cost.llm)) if cost.knobs.tp == 1 else None
+    if line is None:
+        return
+    kinds, counts = _overlaps(cost), range(0, 1001, 10)
+    rows = [{"how": "measured line", "x": n, "ms": line.at(n)} for n in counts]
+    for name, overlap in kinds.items():
+        own = _with(cost, overlap=overlap)
+        rows += [{"how": name, "x": n, "ms": step_ms(own, line.step(n))} for n in counts]
+    data = pd.DataFrame(rows)
+    st.subheader("Sum or max? What was measured", anchor=False)
+    left, right = st.columns([3, 2])
+    left.altair_chart(
+        stepcharts.curve(data, "ms", "tokens of the step", None, dark()),
+        alt="Step time against tokens: measured line, sum and max",
+        key="step-line",
+    )
+    right.markdown(
+        f"Steps of {line.source} lie on a straight line: **{line.ms:g} ms +"
+        f" {1e3 * line.ms_per_token:g} us a token**, over {line.least} to {line.most} tokens. So"
+        " does a sum of memory and compute; a max is flat, then bends. All at the MFU of the knobs,"
+        " with the prompts and contexts of those runs."
+    )
+    table = data[data["x"].isin((100, 400, 800))].pivot(index="x", columns="how", values="ms")
+    shown = table[["measured line", *kinds]].round(1).rename_axis("tokens").reset_index()
+    right.dataframe(shown, hide_index=True, alt="ms at 100, 400 and 800 tokens")
+
+
+def of_the_module(cost: StepCost) -> None:
+    """What the module says of this example, its unit slips marked."""
+    numbers = next((ns for made, ns in SAID_BY_MODULE if made == cost), ())
+    if not numbers:
+        return
+    rows = [x for x in claims.arithmetic() if x.number in numbers]
+    st.subheader("What the module says of it", anchor=False)
+    st.dataframe(
+        pd.DataFrame(
+            [
+                {
+                    "claim": f"{x.number}. {x.claim}",
+                    "computed": x.computed,
+                    "verdict": (":material/warning: " if x.verdict == claims.SLIP else "")
+                    + x.verdict,
+                    "note": x.note,
+                }
+                for x in rows
+            ]
+        ),
+        hide_index=True,
+        alt="The module's claims on this step with their verdicts",
+    )
+
+
 def formulas(cost: StepCost, step: Step) -> None:
     """TTFT and TPOT by formula beside the simulation."""
     prompt = min(step.prefill + step.before or step.context, 32_768)
     chunk = max(1, min(prompt, 2_048))
-    rows = []
     formula, simulated = lone_ttft(cost, prompt, chunk)
-    rows.append((f"TTFT of {prompt:,} tokens alone, chunks of {chunk:,}",
-                 "front end + sum of its chunks' steps", formula, simulated))  # fmt: skip
+    what = f"TTFT of {prompt:,} tokens alone, chunks of {chunk:,}"
+    rows = [
+        (what, "front end + sum of its chunks' steps", formula, simulated, "ms"),
+        (what, "the module's: ceil(L / chunk) x t_step, no wait",
+         ttft_as_written(cost, prompt, chunk), simulated, "ms"),
+    ]  # fmt: skip
     if step.decodes:
         formula, simulated = full_tpot(cost, step.decodes, step.context)
-        rows.append((f"TPOT of {step.decodes} sequences around {step.context:,} tokens",
-                     "a step at the mean context", formula, simulated))  # fmt: skip
+        what = f"{step.decodes} sequences around {step.context:,} tokens"
+        rows += [
+            (f"TPOT of {what}", "t_step at the mean context", formula, simulated, "ms"),
+            (f"Output of {what}", "B / t_step", 1e3 * step.decodes / formula,
+             1e3 * step.decodes / simulated, "tok/s"),
+        ]  # fmt: skip
     st.subheader("By formula and by simulation", anchor=False)
     st.dataframe(
-        pd.DataFrame(rows, columns=["what", "formula", "by formula, ms", "simulated, ms"]),
+        pd.DataFrame(rows, columns=["what", "formula", "by formula", "simulated", "unit"]),
         hide_index=True,
         alt="TTFT and TPOT by formula beside the simulation",
         column_config={
             name: st.column_config.NumberColumn(format="%.3f")
-            for name in ("by formula, ms", "simulated, ms")
+            for name in ("by formula", "simulated")
         },
     )
 

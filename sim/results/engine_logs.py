@@ -22,7 +22,7 @@ VLLM = re.compile(
 )
 SGLANG = re.compile(
     r"\[(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[^\]]*\] Decode batch[^#]*"
-    r"#running-req: (?P<running>\d+).*?token usage: (?P<kv>[\d.]+)"
+    r"#running-req: (?P<running>\d+)(?:.*?#token: (?P<context>\d+))?.*?token usage: (?P<kv>[\d.]+)"
     r".*?gen throughput \(token/s\): (?P<output>[\d.]+)"
     r"(?:.*?#queue-req: (?P<waiting>\d+))?"
 )
@@ -115,6 +115,8 @@ def _series(label: str, times: list[float], rows: list[dict], notes: list[str]) 
         name: np.array([as_number(row.get(name) or 0) for row in rows])
         for name in ("prompt", "output", "running", "waiting", "kv")
     }
+    if rows[0].get("context"):
+        series["context"] = np.array([as_number(row.get("context") or 0) for row in rows])
     series["t"] = np.array(times) - times[0]
     span = float(series["t"][-1])
     notes = [f"{len(rows)} samples over {span:,.0f} s; no requests: nothing to simulate", *notes]

@@ -35,16 +35,22 @@ def linear_cost(prefill, decodes, ms, of: str) -> tuple[dict[str, float], list[s
     ]
 
 
-def of_samples(s: dict[str, np.ndarray]) -> tuple[dict[str, float], list[str]]:
-    """The same from a log: `running` decodes at `output` tokens/s have steps of running / output s,
-    each with its share of the prompt tokens."""
+def samples(s: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(prompt tokens, decodes, context, ms) of the steps of a log's samples: `running` decodes at
+    `output` tokens/s have steps of running / output s, each with its share of the prompt tokens."""
     good = (s["running"] >= 1) & (s["output"] > 0)
-    if good.sum() < LEAST or len(np.unique(s["running"][good])) < 3:
+    running, context = s["running"][good], s.get("context", np.zeros(len(good)))[good]
+    ms = running / s["output"][good] * 1e3
+    usual = ms < 3 * np.median(ms) if len(ms) else good[good]  # ramps: who runs did not decode
+    return (s["prompt"][good] * ms / 1e3)[usual], running[usual], context[usual], ms[usual]
+
+
+def of_samples(s: dict[str, np.ndarray]) -> tuple[dict[str, float], list[str]]:
+    """The same from a log."""
+    prefill, running, _, ms = samples(s)
+    if len(ms) < LEAST or len(np.unique(running)) < 3:
         return {}, []
-    ms = s["running"][good] / s["output"][good] * 1e3
-    prefill, running = s["prompt"][good] * ms / 1e3, s["running"][good]
-    usual = ms < 3 * np.median(ms)  # ramps, when who runs is not who decoded
-    return linear_cost(prefill[usual], running[usual], ms[usual], "samples")
+    return linear_cost(prefill, running, ms, "samples")
 
 
 def of_requests(run: Run) -> tuple[dict[str, float], list[str]]:
