@@ -33,8 +33,7 @@ def _claims() -> pd.DataFrame:
                 "verdict": claim.verdict,
                 "computed": claim.computed,
                 "link": claim.link or None,
-                "note": claim.note,
-                "inputs": claim.inputs,
+                "from": ". ".join(filter(None, [claim.inputs, claim.note])),
             }
             for claim in c.every()
         ]
@@ -58,7 +57,6 @@ CARDS = """<style>@media (max-width: 640px) {
   .st-key-KEY thead { display: none; }
   .st-key-KEY tr { display: block; padding: 0.6rem 0; border-bottom: 1px solid #8a8f9866; }
   .st-key-KEY :is(th, td) { display: block; border: 0 !important; padding: 0.1rem 0; }
-  .st-key-KEY :is(th, td):not(:has(*:not(:empty))):empty { display: none; }
 }</style>"""
 
 

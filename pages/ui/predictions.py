@@ -55,6 +55,7 @@ def verdict(rows: Scored) -> None:
     shown = medians.loc[medians["group"] == first].to_dict("records")
     said = ", ".join(f"{r['figure']} {r['median']:.1f} % ({r['count']})" for r in shown)
     st.subheader(f"Median error on {first}: {said}.", anchor=False)
+    medians = medians.sort_values("group", key=lambda names: names.str.endswith(", apart"))
     st.dataframe(
         medians.rename(columns={"median": "median |error|, %", "count": "records"}).round(1),
         hide_index=True,
@@ -89,6 +90,14 @@ def table(rows: Scored) -> None:
         column_config=dict.fromkeys(("load", "measured", "predicted"), number)
         | {"error": st.column_config.NumberColumn("error, %", format="%+.1f")},
     )
+
+
+def apart(rows: Scored) -> None:
+    """Why a record counts apart, once each."""
+    shown = rows.table[rows.table["group"].str.endswith(", apart")].drop_duplicates("record")
+    if len(shown):
+        said = [f"- {plain(r['record'])}: {plain(r['why not'])}." for r in shown.to_dict("records")]
+        st.markdown("Counted apart, and why they may be off:\n" + "\n".join(said))
 
 
 def problems(rows: Scored) -> None:

@@ -61,7 +61,9 @@ def controls() -> tuple[StepCost, Step]:
     _from_address()
     with st.sidebar:
         st.title("Step cost", anchor=False)
-        st.selectbox("Start from", EXAMPLES, key="step.example", on_change=_load)
+        st.selectbox(
+            "Start from", EXAMPLES, key="step.example", on_change=_load, placeholder="an example"
+        )
         if "step.decodes" not in state or "cost.device" not in state:
             _load()
         step = Step(
@@ -78,7 +80,7 @@ def controls() -> tuple[StepCost, Step]:
 
 
 def _load() -> None:
-    _show(*EXAMPLES[st.session_state.get("step.example", next(iter(EXAMPLES)))])
+    _show(*EXAMPLES[st.session_state.get("step.example") or next(iter(EXAMPLES))])
 
 
 def _show(cost: StepCost, step: Step) -> None:
@@ -100,6 +102,7 @@ def _from_address() -> None:
             raise ScenarioError(f"cost {cost.kind} has no parts: give a roofline")
     except ScenarioError as error:
         st.warning(f"{plain(str(error))}. This is the first example.")
+    state["step.example"] = None
     _show(cost, step)
 
 
@@ -256,7 +259,8 @@ def sum_or_max(cost: StepCost) -> None:
 
 def of_the_module(cost: StepCost) -> None:
     """What the module says of this example, its unit slips marked."""
-    numbers = next((ns for made, ns in SAID_BY_MODULE if made == cost), ())
+    priced = cost.pricing(())
+    numbers = next((ns for made, ns in SAID_BY_MODULE if made.pricing(()) == priced), ())
     if not numbers:
         return
     rows = [x for x in claims.arithmetic() if x.number in numbers]
