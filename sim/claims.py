@@ -389,5 +389,5 @@ def checklist(seeds: int = 30, go_on: Callable[[float], object] = lambda done: N
         Check(8, f"Nobody waits longer than {limit / 1e3:g} s", bool(waits[worst].max() <= limit),
               f"longest {waits[worst].max() / 1e3:,.1f} s, request {who} under {worst}", THREE),
         Check(9, "On a device memory is steady under continuous and peaks when padded", None,
-              "a device run shows it; the simulator has no memory of activations"),
+              "a device run shows it; the simulator has no memory of activations", "/device"),
     ]  # fmt: skip

@@ -67,7 +67,9 @@ LLM_NAMES = (
     ("llama-3.1-70b", r"llama-3(\.[13])?.*\b70b"),
     ("qwen3-8b", r"qwen3-8b"),
     ("qwen2.5-7b", r"qwen2(\.5)?-7b"),
-    ("llama-2-7b", r"llama-2-7b|llama2-7b"),
+    ("llama-2-7b", r"llama-?2-7b"),
+    ("llama-2-70b", r"llama-?2-70b"),
+    ("codellama-34b", r"codellama-34b"),
     ("mistral-7b", r"mistral-7b"),
 )
 GPU_OF = {"h100-sxm": "h100", "h100-pcie": "h100"}  # in sim.presets; others have the same name

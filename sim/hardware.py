@@ -83,6 +83,12 @@ LLMS = {
     "llama-2-7b": Llm(
         "Llama-2-7B", 32, 4096, 32, 32, 128, 6.738e9, "meta-llama/Llama-2-7b-hf config.json"
     ),
+    "llama-2-70b": Llm(
+        "Llama-2-70B", 80, 8192, 64, 8, 128, 68.977e9, "meta-llama/Llama-2-70b-hf config.json"
+    ),
+    "codellama-34b": Llm(
+        "CodeLlama-34B", 48, 8192, 64, 8, 128, 33.744e9, "codellama/CodeLlama-34b-hf config.json"
+    ),
     "mistral-7b": Llm(
         "Mistral-7B v0.3", 32, 4096, 32, 8, 128, 7.248e9, "mistralai/Mistral-7B-v0.3 config.json"
     ),

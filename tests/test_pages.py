@@ -15,6 +15,7 @@ from pages.ui.links import LINKS
 from sim import files, traces
 from sim import scenario as scenarios
 from sim.metrics import FIGURES
+from sim.roofline import ERRORS
 from sim.run import compare
 from sim.scenario import MAX_VARIANTS, PARAMETERS, Scenario
 from sim.table import as_dict, figure_table
@@ -654,7 +655,7 @@ def test_a_link_to_a_step_sets_the_sliders_and_a_bad_one_says_so():
     assert board.at.selectbox(key="cost.device").value == "l4"
     board.at.query_params["step"] = "7"
     board.run()
-    assert "step '7' is none" in board.at.warning[0].value
+    assert "is none" in board.at.warning[0].value
     assert not board.crashes
 
 
@@ -663,6 +664,20 @@ def test_a_load_near_saturation_is_said_and_a_low_one_is_not():
     assert any("Load (offered" in text and "small error" in text for text in said)
     said = [m.value for m in Dashboard(rate="5", duration="3", v="continuous").at.markdown]
     assert any("Load (offered" in text and "small error" not in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("cost", "error", "said"),
+    [
+        ("roofline/h100-sxm/llama-3.1-8b", ERRORS["h100-sxm"], "H100 SXM records"),
+        ("calibrated/step_ms=6/error=2.5", 2.5, "median error of the fit"),
+        ("roofline/l4/llama-3.1-8b", 5.0, "is a guess"),
+    ],
+)
+def test_the_band_starts_from_the_known_error_of_the_step_time(cost, error, said):
+    board = Dashboard(cost=cost, v="continuous", **SHORT)
+    assert board.at.number_input(key=f"step-error-{error:g}").value == error
+    assert any(said in caption.value for caption in board.at.caption)
 
 
 def test_a_roofline_in_the_address_sets_its_controls():
