@@ -59,7 +59,9 @@ class Fit:
             (name, float(c)) for name, c in zip(names, self.coefficients, strict=True) if c > 0
         ]
         tops = self.highest._asdict()
-        numbers += [(name, float(tops[name.removesuffix("_max")])) for name in RANGES]
+        reached = {name: float(tops[name.removesuffix("_max")]) for name in RANGES}
+        counted = ("prefill_max", "decodes_max")  # by every log; none of what another leaves out
+        numbers += [(name, top) for name, top in reached.items() if top or name in counted]
         numbers.append(("error", float(f"{100 * np.median(np.abs(self.errors)):.3g}")))
         return StepCost("calibrated", numbers=tuple(numbers))
 
@@ -84,6 +86,7 @@ def fit(cost: str, x: np.ndarray, ms: np.ndarray, only: Sequence[str] = ()) -> F
     use = [k for k, name in enumerate(named) if not only or name in only]
     good = np.isfinite(ms) & (ms > 0)
     x, ms = x[good], ms[good]
+    use = _telling(x, columns, use)
     if len(ms) < len(use):
         raise ScenarioError(f"{len(ms)} steps can't fit {len(use)} coefficients: give more")
     coefficients = np.zeros(len(named))
@@ -98,6 +101,16 @@ def fit(cost: str, x: np.ndarray, ms: np.ndarray, only: Sequence[str] = ()) -> F
         use.pop(int(np.argmin(found * scale)))
     top = Features(*(float(v) for v in x.max(axis=0)))
     return Fit(cost, coefficients, x[:, columns] @ coefficients, ms, top)
+
+
+def _telling(x: np.ndarray, columns: Sequence[int], use: Sequence[int]) -> list[int]:
+    """Those of `use` whose column is not empty, and not equal to an earlier one's."""
+    kept: list[int] = []
+    for k in use:
+        column = x[:, columns[k]]
+        if column.any() and not any(np.array_equal(column, x[:, columns[o]]) for o in kept):
+            kept.append(k)
+    return kept
 
 
 def read_steps(content: bytes) -> tuple[np.ndarray, np.ndarray]:

@@ -177,6 +177,13 @@ def test_a_step_log_that_cannot_be_used_gets_a_sentence(content, said):
         calibrate.read_steps(content)
 
 
+def test_a_log_that_counts_no_context_does_not_bound_it():
+    lines = ["ms,prefill,decodes", *(f"{5 + 0.1 * d},{0},{d}" for d in range(1, 30))]
+    found = calibrate.fit("calibrated", *calibrate.read_steps("\n".join(lines).encode()))
+    assert dict(found.step_cost().numbers)["step_ms"] == pytest.approx(5)
+    assert found.step_cost().ranges == {"prefill": 0, "decodes": 29}
+
+
 def test_a_front_end_is_felt_by_ttft_alone():
     rows = [(50.0, 30, 8)] * 6
     plain, fronted = (

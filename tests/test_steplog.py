@@ -73,7 +73,7 @@ def test_a_decode_batch_says_how_much_kv_its_steps_read():
 
 
 def test_a_recorded_run_gives_its_own_steps(tmp_path):
-    work = Workload(np.zeros(6), *(np.full(6, n) for n in (50, 9, 9)))
+    work = Workload(np.zeros(6), np.full(6, 50), np.full(6, 9), np.full(6, 9))
     run = serve(work, "chunked", Limits(max_num_seqs=4, chunk=32), (1.0, 0.1, 0.2, 0.3))
     record.save(tmp_path / "run.parquet", record.Record(run, {"finished": True}, {}))
     x, ms = calibrate.read_steps((tmp_path / "run.parquet").read_bytes())

@@ -87,6 +87,20 @@ def table(rows: Scored) -> None:
         hide_index=True,
         height=35 * (len(rows.table) + 1) + 3,
         alt="Each record: measured, predicted, error",
+        column_order=(
+            "record",
+            "figure",
+            "error",
+            "measured",
+            "predicted",
+            "unit",
+            "load",
+            "scored",
+            "why not",
+            "fitted on",
+            "group",
+            "source",
+        ),
         column_config=dict.fromkeys(("load", "measured", "predicted"), number)
         | {"error": st.column_config.NumberColumn("error, %", format="%+.1f")},
     )

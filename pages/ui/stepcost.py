@@ -270,9 +270,8 @@ def of_the_module(cost: StepCost) -> None:
             [
                 {
                     "claim": f"{x.number}. {x.claim}",
+                    "verdict": "⚠ " * (x.verdict == claims.SLIP) + x.verdict,
                     "computed": x.computed,
-                    "verdict": (":material/warning: " if x.verdict == claims.SLIP else "")
-                    + x.verdict,
                     "note": x.note,
                 }
                 for x in rows
