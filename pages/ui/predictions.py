@@ -108,7 +108,8 @@ def table(rows: Scored) -> None:
 
 def apart(rows: Scored) -> None:
     """Why a record counts apart, once each."""
-    shown = rows.table[rows.table["group"].str.endswith(", apart")].drop_duplicates("record")
+    of_those = rows.table["group"].str.endswith(", apart")
+    shown = rows.table.loc[of_those & (rows.table["figure"] == "TTFT")]
     if len(shown):
         said = [f"- {plain(r['record'])}: {plain(r['why not'])}." for r in shown.to_dict("records")]
         st.markdown("Counted apart, and why they may be off:\n" + "\n".join(said))
