@@ -4,7 +4,6 @@
 leaves FOLDER/file. To add a kind, write a function of (view, path, step) and decorate it.
 """
 
-import os
 import pickle
 import sys
 import zipfile
@@ -142,8 +141,6 @@ def _file_name(label: str) -> str:
 
 
 def main(kind: str, folder: Path) -> None:
-    os.nice(10)  # whoever looks at a page goes first
-
     def step(share: float, doing: str) -> None:
         (folder / "telling").write_text(f"{share:.3f} {doing}")
         (folder / "telling").replace(folder / "progress")

@@ -2,13 +2,13 @@
 
 import pickle
 import subprocess
-import sys
 import weakref
 from pathlib import Path
+from subprocess import DEVNULL
 from tempfile import TemporaryDirectory
 from threading import Lock
 
-from .draw import ROOT
+from .draw import apart
 from .files import FILES, View
 
 WORKERS = 2
@@ -24,7 +24,8 @@ class Job:
         folder = TemporaryDirectory(prefix="slotscope-")
         self.folder, self.processes = Path(folder.name), []
         self._end = weakref.finalize(self, _end, self.processes, folder)
-        (self.folder / "view").write_bytes(pickle.dumps(view, protocol=5))
+        with (self.folder / "view").open("wb") as out:
+            pickle.dump(view, out, protocol=5)
 
     def progress(self) -> tuple[float, str]:
         """The share that is done, and what is being done. Call it now and then: it starts it."""
@@ -38,18 +39,18 @@ class Job:
 
     def _start(self) -> bool:
         """Start the worker, unless enough are at work."""
-        command = [sys.executable, "-m", "pages.ui.files", self.file.kind, str(self.folder)]
         with turn, (self.folder / "said").open("wb") as said:
             running[:] = [process for process in running if process.poll() is None]
             if len(running) >= WORKERS:
                 return False
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+            process = apart(
+                "pages.ui.files",
+                self.file.kind,
+                str(self.folder),
+                stdin=DEVNULL,
+                stdout=DEVNULL,
                 stderr=said,
-                start_new_session=True,
+                process_group=0,  # a session of its own would share the cores evenly with ours
             )
             self.processes.append(process)
             running.append(process)

@@ -1,5 +1,6 @@
 """The address bar and the session: what a link says is what the controls show, and back."""
 
+import gc
 from collections import OrderedDict
 from threading import Lock
 
@@ -21,6 +22,17 @@ def enter() -> None:
         path = (st.context.url or "").partition("?")[0].rpartition("/")[2]
         st.session_state.came_to = path, address()
         st.switch_page("app.py")
+    _settle(st.session_state.page)
+
+
+@st.cache_resource(show_spinner=False)
+def _settle(page: str) -> None:
+    """Spare the garbage collector what a page has loaded for good.
+
+    Streamlit collects after every rerun, in the midst of all viewers' time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def back_to_the_page(pages) -> None:
