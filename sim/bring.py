@@ -73,10 +73,7 @@ def bring(
         if found is not None:
             form, measured, bad = found
             return Brought(filename, named(source), None, form, measured, bad)
-        raise ScenarioError(
-            f"{filename} is of no format known here, it begins with {start.line[:60]!r}: name the"
-            " columns of a CSV by hand, or begin it with arrival_ms,prompt_len,output_len"
-        )
+        raise traces.unknown(start, filename)
     reading = traces.reading(source, filename, mapping)
     return Brought(filename, named(source), reading, None, [], None)
 
@@ -218,7 +215,8 @@ def _of_trace(filename: str, name: str, t: Reading) -> dict[str, Any]:
         "left_out": t.left_out,
         "requests": len(w),
         "span_s": span,
-        "unit": t.form.unit,
+        "unit": "dates" if t.form.unit == "date" else t.form.unit,
+        "first": _first(t),
         "req_s": (len(w) - 1) / span if span else None,
         "lengths": {
             key: {"mean": float(c.mean()), "p50": float(np.median(c)), "max": int(c.max())}
@@ -228,6 +226,13 @@ def _of_trace(filename: str, name: str, t: Reading) -> dict[str, Any]:
     }
 
 
+def _first(t: Reading) -> str:
+    """When the first request arrives, as the file has it; '' where that is 0 or nothing."""
+    if t.form.unit == "date":
+        return str(np.datetime64(int(t.first), "ns").astype("M8[ms]")).replace("T", " ")
+    return f"{t.first:,.15g} {t.form.unit}" if t.first and math.isfinite(t.first) else ""
+
+
 def _of_run(m: Measured, slo: Slo) -> dict[str, Any]:
     figures = m.all_figures(slo)
     return {
@@ -235,7 +240,9 @@ def _of_run(m: Measured, slo: Slo) -> dict[str, Any]:
         "requests": None if m.run is None else len(m.run.requests),
         "span_s": None if m.run is None or math.isnan(m.run.total) else m.run.total / 1e3,
         "states": m.states,
-        "figures": {n: None if math.isnan(v) else v for n, v in figures.items()},
+        "figures": {
+            n: None if math.isnan(figures[n]) else figures[n] for n in FIGURES if n in figures
+        },
         "own": [
             {
                 "name": o.name,
@@ -258,7 +265,7 @@ def as_text(r: dict[str, Any]) -> str:
     """The report as a terminal shows it."""
     lines = [f"{r['file']}: {r['format']}, by {r['recognised_by']}"]
     lines += [r["about"]] if r["about"] else []
-    rows = f"{r['rows']:,} rows, {r['bad_rows']:,} bad"
+    rows = f"{r['rows']:,} row{_s(r['rows'])}, {r['bad_rows']:,} bad"
     rows += "".join(f", {n:,} left out ({why})" for why, n in r.get("left_out", {}).items())
     lines.append(rows)
     lines += [f"  row {b['row']}: {b['reason']}" for b in r["bad"]]
@@ -276,14 +283,19 @@ def as_text(r: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
 def traffic_line(r: dict[str, Any]) -> str:
     if r["span_s"] is None:
         return f"{r['requests']:,} requests without arrivals"
+    count = f"{r['requests']:,} request{_s(r['requests'])}"
+    days = f" ({r['span_s'] / 86_400:.1f} days)" if r["span_s"] > 2 * 86_400 else ""
     rate = f", {r['req_s']:,.2f} req/s" if r["req_s"] else ""
-    return (
-        f"{r['requests']:,} requests over {r['span_s']:,.1f} s (times in {r['unit']} in the file)"
-        f"{rate}"
-    )
+    unit = "dates" if r["unit"] == "dates" else f"times in {r['unit']}"
+    first = f", the first at {r['first']}" if r["first"] else ""
+    return f"{count} over {r['span_s']:,.1f} s{days}{rate}; the file has {unit}{first}"
 
 
 def states_line(run: dict[str, Any]) -> str:
@@ -307,7 +319,7 @@ def _run_lines(run: dict[str, Any]) -> list[str]:
         lines.append("  The tool's own figures that mean something else:")
         lines += [f"  - {own['said']}" for own in run["own"]]
     if run["agree"]:
-        lines.append(f"  {run['agree']} of the tool's own figures are ours within 0.5 %")
+        lines.append(f"  of the tool's own figures ours within 0.5 %: {run['agree']}")
     if run["limits"]:
         lines.append(f"  limits: {_listed(run['limits'])}")
     return lines + [f"  - {note}" for note in run["notes"]]

@@ -18,6 +18,7 @@ from .parameter import ScenarioError
 MAX_UPLOAD_MB = int(os.environ.get("SLOTSCOPE_MAX_UPLOAD_MB", 200))
 PIECE = 16_000_000  # bytes that are looked at together
 HEAD = 65_536
+BLANK = b"\xef\xbb\xbf \t\r\n"
 ENCODINGS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"\0\0\xfe\xff": "UTF-32"}
 
 Source = bytes | Path
@@ -96,11 +97,12 @@ def whole(source: Source, filename: str) -> str:
 
 def head(source: Source, filename: str) -> Head:
     """How the file begins. ScenarioError if it is empty, binary, or in another encoding."""
-    start = next(lines(source, filename, HEAD), (1, b""))[1][: 16 * HEAD]
+    pieces = (piece for _, piece in lines(source, filename, HEAD))
+    start = next((piece for piece in pieces if piece.strip(BLANK)), b"")[: 16 * HEAD]
     for mark, name in ENCODINGS.items():
         if start.startswith(mark):
             raise ScenarioError(f"{filename} is in {name}: save it as UTF-8")
-    if not start.strip(b"\xef\xbb\xbf \t\r\n"):
+    if not start:
         raise ScenarioError(f"{filename} is empty: give a file with a row a request")
     text = start.decode("utf-8-sig", "replace")
     line = next(line for line in text.splitlines() if line.strip()).strip()

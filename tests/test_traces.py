@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim import files, traces
+from sim import bring, files, traces
 from sim.parameter import ScenarioError
+from sim.scenario import Slo
 from sim.traffic import LONGEST, Lengths, Traffic
 from sim.workload import Workload, draw, spread
 
@@ -156,9 +157,45 @@ def test_another_encoding_is_named_or_at_least_not_read(mark):
     assert "UTF-16" in sentence or "another encoding" in sentence
 
 
-@pytest.mark.parametrize("header", ["arrival_ms,prompt_len\n", "a,b,c\n"])
+@pytest.mark.parametrize("header", ["arrival_ms,prompt\n", "a,b,c\n"])
 def test_a_header_that_lacks_columns_is_told_the_plain_ones(header):
     assert PLAIN.strip() in refusal(header + "1,2,3\n")
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("TIMESTAMP,ContextTokens,Generated", "Azure LLM inference .* lacks the column Generated"),
+        ("arrival_ms;prompt_len;output_len", "between semicolons: save it with commas"),
+        ('{"timestamp": 1, "input_length": 1, "hash_ids": []}', "lacks the key output_length"),
+    ],
+)
+def test_a_header_that_is_almost_right_says_what_is_wrong(header, said):
+    with pytest.raises(ScenarioError, match=f"^f, line 1: .*{said}"):
+        traces.reading(f"{header}\n1,2,3\n".encode(), "f")
+
+
+def test_cells_in_quotes_are_read_like_others():
+    text = '"TIMESTAMP","ContextTokens","GeneratedTokens"\n"2024-05-10 00:00:01+00:00","5","7"\n'
+    assert traces.read(text.encode())[1].output.tolist() == [7]
+
+
+def test_the_report_says_when_the_first_arrives_and_in_what_the_file_counts():
+    plain = b"arrival_ms,prompt_len,output_len\n5000,1,2\n6000,1,2\n"
+    assert "the file has times in ms, the first at 5,000 ms" in said_of(plain)
+    dates = b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,4,5\n"
+    assert "dates, the first at 2023-11-16 18:15:46.680" in said_of(dates)
+
+
+def said_of(content: bytes) -> str:
+    return bring.as_text(bring.report(bring.bring(content, "f"), Slo()))
+
+
+def test_rates_of_columns_in_another_order_are_refused_before_they_are_drawn():
+    with pytest.raises(ScenarioError, match="start_s is no multiple of 600"):
+        traces.reading(b"1.3,600,8,Weibull,0.4,0.4\n0.2,1200,6,Gamma,0.4,3\n", "f")
+    with pytest.raises(ScenarioError, match="ask for 60,000,000 requests, over 20,000,000"):
+        traces.reading(b"600,100000,8,Weibull,0.4,0.4\n", "f")
 
 
 def test_columns_are_taken_by_name_in_whatever_order_and_among_others():

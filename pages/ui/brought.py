@@ -248,6 +248,8 @@ def _results(found: Brought, r: dict[str, Any], scenario: Scenario) -> None:
     elif measured.cost:
         cost = tuple(measured.cost[name] for name in COSTING)
         _go("Use its cost of a step", replace(scenario, cost=cost), [])
+    elif measured.limits:
+        _limits(measured, scenario)
     if any(FIGURES[name].metric for name in run["figures"]):
         st.table(figures_table(run["figures"]), border="horizontal")
     _others(run)
@@ -255,12 +257,24 @@ def _results(found: Brought, r: dict[str, Any], scenario: Scenario) -> None:
         st.markdown("**The tool's own figures that mean something else**")
         st.table(_own_table(measured), border="horizontal")
     if run["agree"]:
-        st.caption(f"{run['agree']} of the tool's own figures are ours within 0.5 %.")
+        st.caption(f"Of the tool's own figures ours within 0.5 %: {run['agree']}.")
     _notes(run["notes"])
     if len(measured.series.get("t", ())) > 1:
         st.altair_chart(
             charts.log(measured.series, dark()), alt="Running, waiting and KV pool by time"
         )
+
+
+def _limits(measured: Measured, scenario: Scenario) -> None:
+    """One click takes the server's own limits along; no more than they are known."""
+    usual = scenario.limits._asdict()
+    known = {n: type(usual[n])(v) for n, v in measured.limits.items() if n in usual}
+    asked = replace(scenario, limits=scenario.limits._replace(**known))
+    said = ", ".join(f"{name} {value:,}" for name, value in known.items())
+    if asked.problem:
+        st.caption(f"{said}: not to be had in this scenario, {plain(asked.problem)}.")
+    else:
+        _go("Use its limits", asked, [said])
 
 
 def figures_table(figures: Mapping[str, float | None]) -> pd.DataFrame:

@@ -8,6 +8,7 @@ To add a format, write a reader of its content -> list of Measured in a file her
 how it is recognised, and import the file below.
 """
 
+import csv
 import heapq
 import inspect
 import json
@@ -27,6 +28,9 @@ from ..scenario import Slo
 from ..state import ADMITTED, FAILED, GAP, REQUEST, SEGMENT, STEP
 from ..workload import Workload
 
+# What a reader meets in a file that is almost one of its format.
+FAULTS = (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError, csv.Error)
+LARGEST = 1e20  # ns of an epoch are 2e18
 NEAR = 0.005  # relative: figures that differ by less are the same
 MOST = 20  # bad rows that are listed
 
@@ -104,10 +108,11 @@ class Bads:
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, str]] = []
-        self.count = self.total = 0
+        self.count = self.total = self.last = 0
 
     def add(self, row: int, reason: str) -> None:
         self.count += 1
+        self.last = row
         if len(self.rows) < MOST:
             self.rows.append((row, reason))
 
@@ -136,7 +141,8 @@ def read(source: Source, filename: str) -> tuple[Format, list[Measured], Bads] |
         content: Any = _objects(whole(source, filename), filename, bad)
         kinds, first = ("json",), content[0][1] if content else {}
     elif any(f.kind == "csv" and f.fits(start.columns) for f in RESULTS.values()):
-        content, kinds, first = whole(source, filename), ("csv",), start.columns
+        text = whole(source, filename).replace("\r\n", "\n").replace("\r", "\n")
+        content, kinds, first = text, ("csv",), start.columns
     else:
         content = first = whole(source, filename)
         kinds = ("text",)
@@ -145,15 +151,20 @@ def read(source: Source, filename: str) -> tuple[Format, list[Measured], Bads] |
         return None
     try:
         found = form.read(content, bad)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:
+    except FAULTS as error:
         if isinstance(error, ScenarioError):
             raise ScenarioError(f"{filename}: {error}") from None
         lacks = f"lacks {error}" if isinstance(error, KeyError) else f"misstates a field: {error}"
         raise ScenarioError(
             f"{filename} looks like {form.label} and {lacks[:120]}: give the file as it was written"
         ) from None
+    for k, measured in enumerate(found, 1):
+        for name in [n for n, value in measured.figures.items() if value < 0]:
+            bad.add(k, f"{FIGURES[name].label} is {measured.figures.pop(name):g}, below 0")
     bad.rows.sort()
-    bad.total = bad.total or sum(sum(m.states.values()) for m in found) + bad.count
+    # A summary is a row of its own, whatever it is of.
+    rows = sum(len(m.run.requests) if m.run is not None else 1 for m in found)
+    bad.total = bad.total or rows + bad.count
     if not found:
         first_bad = f": row {bad.rows[0][0]}: {bad.rows[0][1]}" if bad.rows else ""
         raise ScenarioError(f"{filename} is {form.label} without a run that can be read{first_bad}")
@@ -190,14 +201,19 @@ def _objects(text: str, filename: str, bad: Bads) -> list[tuple[int, dict]]:
 
 
 def numbers(values: Sequence[Any], name: str, bad: Bads, scale: float = 1.0) -> np.ndarray:
-    """(n,) f8, nan where a value is None; what is no number makes its row a bad one."""
-    out = np.full(len(values), np.nan)
-    for k, value in enumerate(values):
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            out[k] = value * scale
-        elif value is not None:
-            bad.add(k + 1, f"{name} is {str(value)[:40]!r}, not a number")
-    return out
+    """(n,) f8, nan where a value is None; what is no number from 0 on makes its row a bad one."""
+    return np.array([number(v, k, name, bad) * scale for k, v in enumerate(values, 1)], float)
+
+
+def number(value: Any, row: int, name: str, bad: Bads) -> float:
+    """The value; nan where it is None, or no number from 0 on: then its row is a bad one."""
+    if value is None:
+        return math.nan
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if fits and 0 <= value < LARGEST:
+        return float(value)
+    bad.add(row, f"{name} is {str(value)[:40]!r}, not a number from 0 on")
+    return math.nan
 
 
 def as_number(value: Any) -> float:
@@ -344,6 +360,7 @@ def drawn_arrivals(e2e: np.ndarray, rate: float, burstiness: float, total: float
 
 
 from . import (  # noqa: E402, F401  a reader registers itself when its file is read
+    aibrix,
     aiperf,
     bench_serve,
     engine_logs,

@@ -10,7 +10,17 @@ import re
 
 import numpy as np
 
-from . import Bads, Measured, as_number, own_figures, result, run_of, spoken_notes, states_of
+from . import (
+    Bads,
+    Measured,
+    as_number,
+    number,
+    own_figures,
+    result,
+    run_of,
+    spoken_notes,
+    states_of,
+)
 from .fit import of_requests
 
 OURS = {
@@ -19,6 +29,12 @@ OURS = {
     "inter_chunk_latency": "itl",
     "request_latency": "e2e",
 }
+USED = (
+    "time_to_first_token",
+    "request_latency",
+    "input_sequence_length",
+    "output_sequence_length",
+)
 STATISTICS = {"avg": "mean", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "max": "max"}
 NAMES = [
     "its inter_token_latency is what is called TPOT here, and its inter_chunk_latency ITL",
@@ -41,7 +57,10 @@ def aiperf(rows, bad: Bads) -> list[Measured]:
         if not isinstance(start, int) or not isinstance(end, int):
             bad.add(line, "metadata.request_start_ns or request_end_ns is no whole number")
         elif meta.get("benchmark_phase", "profiling") == "profiling":
-            kept.append((start, end, d.get("metrics") or {}, bool(d.get("error"))))
+            values = d.get("metrics") or {}
+            told = [(n, (values.get(n) or {}).get("value")) for n in USED]
+            if all(v is None or number(v, line, n, bad) >= 0 for n, v in told):
+                kept.append((start, end, values, bool(d.get("error"))))
     if not kept:
         return []
     kept.sort(key=lambda row: row[0])
@@ -104,17 +123,21 @@ def aiperf_json(rows, bad: Bads) -> list[Measured]:
 def aiperf_csv(text: str, bad: Bads) -> list[Measured]:
     """Tables one above the other, cells empty where there is nothing."""
     found, header = {}, []
-    for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
+    for at, row in enumerate(csv.reader(io.StringIO(text)), 1):
         if not row:
             continue
         if row[0] in ("Metric", "Endpoint"):
             header = row[1:]
             continue
         if len(row) - 1 > len(header):
-            bad.add(number, f"{len(row)} cells where the header has {len(header) + 1}")
+            bad.add(at, f"{len(row)} cells where the header has {len(header) + 1}")
             continue
         name = re.sub(r" \([^()]*\)$", "", row[0]).lower().replace(" ", "_")
         keys = ["avg" if h == "Value" else h for h in header]
+        wrong = [cell for cell in row[1:] if cell and math.isnan(as_number(cell))]
+        if name in OURS and wrong:
+            bad.add(at, f"{row[0]} is {wrong[0][:40]!r}, not a number")
+            continue
         found[name] = dict(zip(keys, row[1:], strict=False))
     return [_summary(found)]
 

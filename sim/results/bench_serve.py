@@ -81,8 +81,8 @@ def _measured(tool: str, d: dict, e2e: str, server, bad: Bads) -> Measured:
         ("output_throughput", d.get("output_throughput"), "tok_s", MEANING["tok_s"]),
     ]
     if not all(isinstance(d.get(name), list) for name in ARRAYS):
-        figures = {figure: as_number(value) for _, value, figure, _ in pairs}
-        figures = {name: value for name, value in figures.items() if math.isfinite(value)}
+        values = [(figure, as_number(value)) for _, value, figure, _ in pairs]
+        figures = {figure: value for figure, value in values if math.isfinite(value)}
         figures["total_s"] = as_number(d.get("duration"))
         notes.append("a summary alone: no requests to compute anew, or to simulate")
         states = {"completed": int(d["completed"]), "failed": int(d.get("failed") or 0)}

@@ -119,7 +119,12 @@ def _series(label: str, times: list[float], rows: list[dict], notes: list[str]) 
         series["context"] = np.array([as_number(row.get("context") or 0) for row in rows])
     series["t"] = np.array(times) - times[0]
     span = float(series["t"][-1])
-    notes = [f"{len(rows)} samples over {span:,.0f} s; no requests: nothing to simulate", *notes]
+    pool = f"{_range(series['kv'])} % full" if series["kv"].any() else "said to be empty throughout"
+    notes = [
+        f"{len(rows)} samples over {span:,.0f} s; no requests: nothing to simulate",
+        f"running {_range(series['running'])}, waiting {_range(series['waiting'])}, KV pool {pool}",
+        *notes,
+    ]
     notes += _pool(series)
     cost, said = of_samples(series)
     return Measured(
@@ -129,6 +134,12 @@ def _series(label: str, times: list[float], rows: list[dict], notes: list[str]) 
         cost=cost,
         figures={"tok_s": float(np.average(series["output"]))},
     )
+
+
+def _range(values: np.ndarray) -> str:
+    """'8', or '0 to 32'."""
+    low, high = float(values.min()), float(values.max())
+    return f"{low:,.10g}" if low == high else f"{low:,.10g} to {high:,.10g}"
 
 
 def _pool(s: dict[str, np.ndarray]) -> list[str]:

@@ -1,7 +1,10 @@
 """Requests as vLLM's engine saw them itself (LLMServingSim's bench)."""
 
+from datetime import datetime
+
 import numpy as np
 
+from ..scenario import LIMITS
 from . import Bads, Measured, numbers, result, run_of, spoken_notes, states_of
 from .fit import of_requests
 
@@ -62,3 +65,30 @@ def engine_requests(rows, bad: Bads) -> list[Measured]:
             notes=[*notes, *spoken_notes(run), *fitted],
         )
     ]
+
+
+@result(
+    "vLLM engine run, its settings",
+    "json",
+    "keys engine_kwargs, vllm_version, num_requests",
+    lambda d: isinstance(d.get("engine_kwargs"), dict) and "vllm_version" in d,
+)
+def engine_meta(rows, bad: Bads) -> list[Measured]:
+    """What the engine was started with; its requests and samples stand in files beside it."""
+    return [_meta(d) for _, d in rows]
+
+
+def _meta(d: dict) -> Measured:
+    given = {n: v for n, v in d["engine_kwargs"].items() if n in LIMITS and v is not None}
+    limits = {n: int(v) for n, v in given.items() if isinstance(v, (bool, int))}
+    began, ended = (datetime.fromisoformat(d[k]) for k in ("started_at", "finished_at"))
+    seconds = (ended - began).total_seconds()
+    unset = [n for n, v in d["engine_kwargs"].items() if n in LIMITS and v is None]
+    notes = [
+        f"settings alone, of {int(d['num_requests']):,} requests over {seconds:,.2f} s from"
+        f" {began:%Y-%m-%d %H:%M:%S} (engine's start and end included): give requests.jsonl of the"
+        " same folder for what was measured"
+    ]
+    notes += [f"{', '.join(unset)}: left to vLLM's own default"] if unset else []
+    label = f"vLLM {d['vllm_version']}, {d.get('model', 'a model')}"
+    return Measured(label=label, limits=limits, policy="vllm_v1", notes=notes)

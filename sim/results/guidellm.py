@@ -18,6 +18,7 @@ from . import (
     Own,
     as_number,
     known_figures,
+    number,
     own_figures,
     result,
     run_of,
@@ -40,7 +41,8 @@ NEW = {
     "time_per_output_token_ms": ("tpot", "last token / tokens: TTFT is in it"),
 }
 STATISTICS = {"mean": "mean", "median": "p50"}
-PERCENTILES = ("p001", "p01", "p05", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "p999")
+# Of a CSV's list: the smallest value first and the largest last, the median in a cell of its own.
+PERCENTILES = ("min", "p001", "p01", "p05", "p10", "p25", "p75", "p90", "p95", "p99", "max")
 
 
 @result(
@@ -148,7 +150,9 @@ def _run(label: str, b: dict, records, bad: Bads):
         ttft = (as_number(first) - start) * 1e3
         if math.isnan(ttft):
             ttft = as_number(r.get("time_to_first_token_ms"))
-        output = as_number(r.get("output_tokens"))
+        prompt, output = (number(r.get(n), k, n, bad) for n in ("prompt_tokens", "output_tokens"))
+        if bad.last == k:
+            continue
         if math.isnan(start):
             bad.add(k, "a request has no start time")
             continue
@@ -157,7 +161,7 @@ def _run(label: str, b: dict, records, bad: Bads):
         columns.append(
             (
                 start * 1e3,
-                as_number(r.get("prompt_tokens")),
+                prompt,
                 output,
                 ttft,
                 (as_number(end) - start) * 1e3,
@@ -186,6 +190,11 @@ def _run(label: str, b: dict, records, bad: Bads):
     return run, ["its inter_token_latency_ms is what is called TPOT here; it has no gaps (ITL)"]
 
 
+NEEDED = [
+    (name, "Successful ms", "Mean") for name in ("Time to First Token", "Inter Token Latency")
+]
+
+
 @result(
     "GuideLLM CSV",
     "csv",
@@ -196,26 +205,33 @@ def guidellm_csv(text: str, bad: Bads) -> list[Measured]:
     """Three header rows, then a row a benchmark."""
     rows = list(csv.reader(io.StringIO(text)))
     keys = list(zip(*rows[:3], strict=True))
+    for key in NEEDED:
+        if key not in keys:
+            raise KeyError(f"the column {', '.join(key)}")
     found = []
-    for number, row in enumerate(rows[3:], 4):
+    for at, row in enumerate(rows[3:], 4):
         if not row:
             continue
         if len(row) != len(keys):
-            bad.add(number, f"{len(row)} cells where the header has {len(keys)}")
+            bad.add(at, f"{len(row)} cells where the header has {len(keys)}")
             continue
-        found.append(_row(dict(zip(keys, row, strict=True))))
+        found.append(_row(dict(zip(keys, row, strict=True)), at, bad))
     return found
 
 
-def _row(d: dict[tuple[str, str, str], str]) -> Measured:
+def _row(d: dict[tuple[str, str, str], str], at: int, bad: Bads) -> Measured:
     def statistics(group: str, unit: str, metric: str, scale: float = 1.0) -> dict[str, float]:
-        out = {
-            f"{metric}_{key}": as_number(d.get((group, unit, stat))) * scale
-            for stat, key in (("Mean", "mean"), ("Median", "p50"))
-        }
+        out = {}
+        for stat, key in (("Mean", "mean"), ("Median", "p50")):
+            cell = d.get((group, unit, stat)) or ""
+            out[f"{metric}_{key}"] = as_number(cell) * scale
+            if cell and math.isnan(as_number(cell)):
+                bad.add(at, f"{group}, {unit}, {stat} is {cell[:40]!r}, not a number")
         listed = json.loads(d.get((group, unit, "Percentiles")) or "[]")
         named = dict(zip(PERCENTILES, listed, strict=False))
-        out |= {f"{metric}_{p}": as_number(named.get(p)) * scale for p in ("p90", "p95", "p99")}
+        out |= {
+            f"{metric}_{p}": as_number(named.get(p)) * scale for p in ("p90", "p95", "p99", "max")
+        }
         return out
 
     figures = statistics("Request Latency", "Successful Sec", "e2e", 1e3)
@@ -239,14 +255,14 @@ def _row(d: dict[tuple[str, str, str], str]) -> Measured:
         for name in ("Successful", "Errored", "Incomplete")
     }
     strategy = d.get(("Benchmark", "Strategy", "")) or "run"
+    notes = ["a summary alone; TPOT (its Inter Token Latency) is weighted by tokens"]
+    if json.loads(d.get(("Time to First Token", "Successful ms", "Percentiles")) or "[1]")[0] == 0:
+        notes.append("requests without a token are among the successful, with TTFT 0")
     return Measured(
         label=f"GuideLLM CSV, {strategy}",
         own=own,
         agree=agree,
         states=states,
         figures={k: v for k, v in figures.items() if math.isfinite(v)},
-        notes=[
-            "a summary alone; TPOT (its Inter Token Latency) is weighted by tokens",
-            "requests without a token are among the successful, with TTFT 0",
-        ],
+        notes=notes,
     )

@@ -42,24 +42,32 @@ def _stage(d: dict) -> Measured:
     if tokens > 1:
         figures["tpot_mean"] = (figures["e2e_mean"] - figures["ttft_mean"]) / (tokens - 1)
     through = ok.get("throughput") or {}
-    figures["tok_s"] = as_number(through.get("output_tokens_per_sec"))
     figures["req_s"] = as_number(through.get("requests_per_sec"))
+    figures["tok_s"] = told = as_number(through.get("output_tokens_per_sec"))
+    if forced:
+        figures["tok_s"] = figures["req_s"] * tokens
     own, agree = own_figures(
         figures,
         [
-            (f"{name}, mean", as_number((latency.get(name) or {}).get("mean")) * 1e3, ours, HALF)
-            for name, ours in (
-                ("time_per_output_token", "tpot_mean"),
-                ("inter_token_latency", "tpot_mean"),
+            (f"{name}, mean", as_number((latency.get(name) or {}).get("mean")) * 1e3, ours, meaning)
+            for name, ours, meaning in (
+                ("time_per_output_token", "tpot_mean", HALF),
+                ("inter_token_latency", "tpot_mean", HALF),
+                ("normalized_time_per_output_token", "tpot_mean", "E2E / tokens: TTFT is in it"),
             )
-        ],
+        ]
+        + [("output_tokens_per_sec", told, "tok_s", "of output lengths tokenised again")],
     )
     asked, sent = (as_number(load.get(k)) for k in ("requested_rate", "achieved_rate"))
+    early = as_number((load.get("schedule_delay") or {}).get("min")) * 1e3
     which = "median" if forced else "mean"
     notes = [
         f"a summary alone: TPOT mean is (E2E mean - TTFT mean) / (output {which} - 1)",
-        "requests/s is over the time to the last answer, the drain included",
+        "requests/s is over the time to the last answer, the drain included: sent were"
+        f" {sent:.2f} a second",
     ]
+    if early < 0:
+        notes.append(f"schedule_delay is negative: some went out up to {-early:.2g} ms too early")
     if forced:
         notes.append(
             f"output lengths are tokenised again: half of them are within 3 % of {middle:g}, which"

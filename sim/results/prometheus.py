@@ -36,8 +36,9 @@ def prometheus(text: str, bad) -> list[Measured]:
         if not line.strip() or line.startswith("#"):
             continue
         match = SAMPLE.match(line)
-        if match is None or (value := as_number(match[3])) is None:
-            bad.add(number, f"{line[:40]!r} is no sample")
+        value = math.nan if match is None else as_number(match[3])
+        if match is None or (math.isnan(value) and match[3].lower() != "nan"):
+            bad.add(number, f"{line[:60]!r} is no sample")
             continue
         name = match[1].partition(":")[2] or match[1]
         samples.setdefault(name, []).append((dict(LABEL.findall(match[2] or "")), value))

@@ -18,7 +18,13 @@ from ..parameter import ScenarioError
 from ..workload import Workload
 from .table import Bad, Table, csv_table, json_table, mapped_table
 
-MS = {"ns": lambda t: t / 1e6, "ms": lambda t: t / 1.0, "s": lambda t: t * 1e3}
+# To ms from a format's own unit; dates are ns of the epoch by then.
+MS = {
+    "date": lambda t: t / 1e6,
+    "ns": lambda t: t / 1e6,
+    "ms": lambda t: t / 1.0,
+    "s": lambda t: t * 1e3,
+}
 LISTED = 100  # bad rows that are listed; the others are counted
 
 
@@ -37,7 +43,7 @@ class Trace(NamedTuple):
     label: str
     kind: str  # "csv", "jsonl", or "bare": a CSV without a header
     columns: tuple[str, ...]
-    unit: str  # of the arrivals
+    unit: str  # of the arrivals, one of MS
     about: str
     tokens: int  # of a block of the prefix hashes; 0: it has none
     read: Callable[[Table], Rows]
@@ -48,6 +54,7 @@ class Reading(NamedTuple):
 
     form: Trace
     workload: Workload
+    first: float  # arrival as the file has it; nan where it has none
     rows: int  # of the file, bad ones and those left out included
     bad: list[Bad]  # the first LISTED of them
     bad_rows: int
@@ -86,11 +93,40 @@ def recognise(start: Head) -> Trace | None:
     return max(fits, key=lambda t: len(t.columns), default=None)
 
 
+def almost(start: Head) -> str:
+    """What keeps a file from being of a format that it is nearly of; '' where it is near none."""
+    for mark, name in ((";", "semicolons"), ("\t", "tabs")):
+        cells = [cell.strip().strip('"') for cell in start.line.split(mark)]
+        if recognise(start._replace(columns=tuple(cells))) and not start.first:
+            return f"its columns stand between {name}: save it with commas"
+    names = set(start.first or ()) if start.first else set(start.columns)
+    kind = "jsonl" if start.first else "csv"
+    for t in TRACES.values():
+        lacking = [name for name in t.columns if name not in names]
+        if t.kind == kind and len(lacking) == 1 < len(t.columns) - 1:
+            what = "key" if kind == "jsonl" else "column"
+            return (
+                f"it looks like {t.label} and lacks the {what} {lacking[0]}: name it so, or name"
+                " the columns of a CSV by hand"
+            )
+    return ""
+
+
 def _is_number(text: str) -> bool:
     try:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+def unknown(start: Head, filename: str) -> ScenarioError:
+    """What to say of a file of no known format."""
+    if near := almost(start):
+        return ScenarioError(f"{filename}, line 1: {near}")
+    return ScenarioError(
+        f"{filename} is of no format known here, it begins with {start.line[:60]!r}: name the"
+        " columns of a CSV by hand, or begin it with arrival_ms,prompt_len,output_len"
+    )
 
 
 def read(source: Source, filename: str = "the file") -> tuple[Trace, Workload]:
@@ -111,12 +147,9 @@ def reading(
     if isinstance(source, bytes):
         check_size(source, filename)
     start = head(source, filename)
-    form = plain.MAPPED if mapping else recognise(start)
+    form = plain.mapped(mapping) if mapping else recognise(start)
     if form is None:
-        raise ScenarioError(
-            f"{filename} is no trace known here, it begins with {start.line[:60]!r}: name the"
-            " columns of a CSV by hand, or begin it with arrival_ms,prompt_len,output_len"
-        )
+        raise unknown(start, filename)
     parts, bad, counts = [], [], {}
     bad_rows = rows = 0
     for number, piece in lines(source, filename):
@@ -142,9 +175,11 @@ def reading(
         )
     joined = _joined(parts)
     workload = in_order(form, joined)
+    first = math.nan if joined.arrival is None else joined.arrival.min()
     keys = "keys" if form.kind == "jsonl" else "columns"
     how = f"{keys} {', '.join(mapping.values() if mapping else form.columns)}"
-    return Reading(form, workload, rows, bad, bad_rows, counts, how, _notes(form, joined, workload))
+    notes = _notes(form, joined, workload)
+    return Reading(form, workload, first, rows, bad, bad_rows, counts, how, notes)
 
 
 def _table(form, start, piece, number, filename, mapping) -> Table | None:
@@ -157,7 +192,7 @@ def _table(form, start, piece, number, filename, mapping) -> Table | None:
         return None
     if mapping:
         return mapped_table(piece, columns, mapping, filename)
-    return csv_table(piece, columns, form, filename)
+    return csv_table(piece, columns, filename, start.line.startswith('"'))
 
 
 def _blanked(piece: bytes) -> bytes:
@@ -251,7 +286,21 @@ def _notes(form: Trace, rows: Rows, w: Workload) -> list[str]:
             f"prefix hashes of {tokens}-token blocks, {100 * shared:.1f} % of them seen before:"
             " they feed prefix caching at any block_size"
         )
+        if twice := _repeated(w):
+            notes.append(f"repeat another row, its arrival and hashes too, and are kept: {twice:,}")
     return notes
+
+
+def _repeated(w: Workload) -> int:
+    """Requests with another's arrival, lengths and last hash, which stands for all before it."""
+    assert w.hashes is not None
+    flat, offsets, _ = w.hashes
+    last = flat[np.maximum(offsets[1:] - 1, 0)]
+    key = np.zeros(len(w), np.uint64)
+    for column in (w.arrival.view(np.uint64), w.prompt, w.output, last):
+        key = (key ^ column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        key ^= key >> np.uint64(29)
+    return len(key) - len(np.unique(key))
 
 
 from . import (  # noqa: E402, F401  a reader registers itself when its file is read

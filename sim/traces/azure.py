@@ -9,7 +9,7 @@ from . import Rows, trace
     "TIMESTAMP",
     "ContextTokens",
     "GeneratedTokens",
-    unit="ns",
+    unit="date",
 )
 def azure(t):
     """Wall clock with fractions of 6 or 7 digits. `NumImages` of 2025 is not used."""

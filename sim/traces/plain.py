@@ -1,5 +1,7 @@
 """The plain form: what anybody can write by hand or from a notebook; and columns named by hand."""
 
+from collections.abc import Mapping
+
 from . import Rows, Trace, trace
 
 
@@ -13,11 +15,20 @@ def lengths(t):
     return t.tokens("prompt_len"), t.tokens("output_len")
 
 
+UNITS = {"arrival_ms": "ms", "arrival_s": "s", "arrival_date": "date"}
+
+
+def mapped(mapping: Mapping[str, str]) -> Trace:
+    """The form of a CSV whose columns were named by hand."""
+    unit = next((unit for name, unit in UNITS.items() if name in mapping), "ms")
+    return Trace("mapped", "CSV with columns named by hand", "csv", (), unit, "", 0, _mapped)
+
+
 def _mapped(t):
-    scale = {"arrival_ms": 1e6, "arrival_s": 1e9}
-    arrival = t.dates("arrival_date") if "arrival_date" in t else None
-    for name in scale.keys() & set(t.data.column_names):
-        arrival = t.numbers(name) * scale[name]
+    arrival = None
+    for name in UNITS:
+        if name in t:
+            arrival = t.dates(name) if name == "arrival_date" else t.numbers(name)
     return Rows(arrival, *lengths(t))
 
 
@@ -29,4 +40,3 @@ ROLES = {
     "prompt_len": "prompt, tokens",
     "output_len": "output, tokens",
 }
-MAPPED = Trace("mapped", "CSV with columns named by hand", "csv", (), "ns", "", 0, _mapped)

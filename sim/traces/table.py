@@ -90,6 +90,12 @@ class Table:
     def ids(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Lists of whole numbers: all of them, and where each row's begin (n + 1,)."""
         lists = self.data[name].combine_chunks()
+        if lists.flatten().null_count:
+            holes = np.array([None in (row or ()) for row in lists.to_pylist()], bool)
+            self.mark(holes, f"{name} holds null, not a whole number")
+            lists = pc.call_function(
+                "if_else", [pa.array(~holes), lists, pa.scalar([], lists.type)]
+            )
         sizes = np.asarray(pc.call_function("list_value_length", [lists]).fill_null(0), np.int64)
         return np.asarray(lists.flatten(), np.int64), np.append(0, sizes.cumsum())
 
@@ -138,9 +144,10 @@ def _as_floats(column) -> np.ndarray:
         return np.asarray(pd.to_numeric(column.to_pandas(), errors="coerce"), np.float64)
 
 
-def csv_table(piece: bytes, columns: Sequence[str], form: Any, filename: str) -> Table:
+def csv_table(piece: bytes, columns: Sequence[str], filename: str, quote: bool) -> Table:
     """The columns that the format names, and any others of the file, all cells as text."""
-    return _csv(piece, list(columns), list(columns), filename, quote=False)
+    # A stray quote is a cell of its own, unless whoever wrote the file put all cells in quotes.
+    return _csv(piece, list(columns), list(columns), filename, quote)
 
 
 def mapped_table(
@@ -226,6 +233,8 @@ def _wrong(row: dict, schema: pa.Schema) -> str:
         try:
             pa.scalar(row.get(field.name), field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-            kind = "a list" if pa.types.is_list(field.type) else "a number"
+            whole = pa.types.is_list(field.type) and pa.types.is_integer(field.type.value_type)
+            kind = "a number" if not pa.types.is_list(field.type) else "a list"
+            kind += " of whole numbers" if whole else ""
             return f"{field.name} is {str(row[field.name])[:40]!r}, not {kind}"
     return "it holds something else than numbers"
