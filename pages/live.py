@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.ui import live
+from pages.ui import live, sharing
 
 st.subheader("Live", anchor=False)
 session = live.session()
@@ -10,3 +10,4 @@ live.clock(session)
 live.doing(session)
 live.watch()
 live.script(session)
+sharing.session(session)

@@ -339,15 +339,18 @@ class Scenario:
         return json.dumps(self.to_query(), indent=1)
 
     @classmethod
-    def from_query(cls, query: Mapping[str, Sequence[str]]) -> tuple["Scenario", list[str]]:
+    def from_query(
+        cls, query: Mapping[str, Sequence[str]], most: float = MAX_LINK
+    ) -> tuple["Scenario", list[str]]:
         """The scenario asked for, and a sentence on each part of `query` that can't be had.
 
-        Such a part stays as in the opening scenario, so that there is something to show.
+        Such a part stays as in the opening scenario, so that there is something to show. most:
+        characters of the query; of one that comes by no link, as many as there are.
         """
         size = sum(len(name) + sum(map(len, values)) for name, values in query.items())
-        if size > MAX_LINK:
+        if size > most:
             return cls(), [
-                f"the link has {size:,} characters, over the limit of {MAX_LINK:,}, and was left"
+                f"the link has {size:,} characters, over the limit of {most:,}, and was left"
                 " out: ask for it anew"
             ]
         problems: list[str] = []

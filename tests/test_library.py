@@ -14,6 +14,7 @@ from test_pages import PLAIN, ROOT, Dashboard, served  # noqa: F401  a fixture
 from pages.ui import keep, visitor
 from pages.ui.text import plain
 from sim import __version__, traces
+from sim.live import written_script
 from sim.store import Store
 
 LIBRARY = "pages/library.py"
@@ -104,6 +105,51 @@ def test_a_store_that_does_not_answer_leaves_the_page_alive(store, monkeypatch):
 
 def said(board: Dashboard) -> str:
     return " ".join(caption.value for caption in board.at.sidebar.caption)
+
+
+def test_a_scenario_too_long_for_a_link_is_kept_and_named_by_the_address(monkeypatch):
+    mine = Dashboard(arrivals="list", list="0:500:20")
+    long = ";".join(f"{10 * k}:{500 + k}:20" for k in range(900))
+    mine.at.text_area(key="list").set_value(long)
+    mine.run()
+    assert list(mine.address) == ["run"]
+    other = Dashboard(run=run_of(mine))
+    assert other.scenario.traffic.list == long
+    assert other.headline.equals(mine.headline)
+    assert not other.notices
+    other.at.text_input(key="save.title").input("Long")
+    other.press("Save")
+    assert "Long** · saved 20" in texts(Dashboard(run=run_of(other)).at)
+    monkeypatch.setattr(visitor, "WRITE", "nobody")
+    mine.at.text_area(key="list").set_value(f"{long};20000:5:5")
+    mine.run()
+    assert "no link can show this scenario, it has" in mine.notices[0]
+    assert mine.scenario.traffic.list.endswith("20000:5:5")
+    assert not mine.address
+
+
+SCRIPT = "400:prompt:9000:40;1200:chunk:32"
+
+
+def test_a_saved_live_session_is_named_by_the_address_and_replays():
+    query = {"rate": "20", "duration": "2", "v": "chunked", "live": SCRIPT}
+    mine = Dashboard(**query)
+    mine.turn("pages/live.py")
+    mine.at.query_params["live"] = SCRIPT
+    mine.run()
+    mine.at.text_input(key="live.title").input("A stall")
+    mine.press("Save")
+    assert list(mine.run().address) == ["run"]
+    other = Dashboard(run=run_of(mine))
+    assert not other.notices
+    other.turn("pages/live.py")
+    other.at.query_params["run"] = run_of(mine)
+    session = other.run().at.session_state["live-session"]
+    assert written_script(session.actions) == SCRIPT
+    card = library(Dashboard())
+    assert "A stall" in texts(card.at)
+    other.press("Forget it")
+    assert other.run().address == {"rate": ["20"], "duration": ["2"], "v": ["chunked"]}
 
 
 def test_an_uploaded_trace_is_shown_to_whoever_opens_the_link():

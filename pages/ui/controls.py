@@ -1,5 +1,6 @@
 """The scenario in the sidebar, bound both ways to the address."""
 
+import math
 from collections.abc import Iterable
 
 import streamlit as st
@@ -54,8 +55,8 @@ def scenario(page: str = "") -> tuple[Scenario, list[str]]:
             cost = costing.control()
             query |= cost | _row([*([] if cost else COSTING), *HOST], abreast=1)
         query |= _numbers("Limits of the requests (SLO)", SLO, SLO, expanded=False)
-    asked, problems = Scenario.from_query(query)
-    share.write_address(asked)
+    asked, problems = Scenario.from_query(query, math.inf)
+    problems += share.write_address(asked)
     if asked == state.loaded:
         problems = [*state.problems, *problems]
     return asked, problems

@@ -8,6 +8,7 @@ import streamlit as st
 from sim import __version__
 from sim.bring import Brought, bring, traffic_of
 from sim.explain import verdicts
+from sim.live import Session, written_script
 from sim.run import Run
 from sim.scenario import Scenario
 from sim.store import Content, Store, StoreError
@@ -16,7 +17,8 @@ from sim.table import as_dict
 from . import drawings, visitor
 from .timeline import opening_window
 
-SCENARIO, TRACE = "scenario", "trace"  # kinds of content
+# Kinds of content: a saved comparison, a file, a scenario too long for a link, a live session.
+SCENARIO, TRACE, LINK, LIVE = "scenario", "trace", "link", "live"
 
 
 @st.cache_resource(show_spinner=False)
@@ -26,7 +28,7 @@ def store() -> Store:
 
 def query_of(content: Content) -> dict[str, list[str]]:
     """The scenario that content opens, as an address has it. StoreError if it opens none."""
-    if content.kind == SCENARIO:
+    if content.kind in (SCENARIO, LINK, LIVE):
         return json.loads(content.data)["query"]
     if content.kind == TRACE:
         name, (workload, _) = next(iter(_trace(content.name).workloads().items()))
@@ -60,18 +62,48 @@ def keep_trace(data: bytes, found: Brought) -> str:
     return "Kept on this server: the link shows it"
 
 
-def save(scenario: Scenario, runs: Sequence[Run], title: str, tags: Sequence[str]) -> str:
-    """Put the comparison on the shelf; its name. StoreError if it can't be kept."""
-    query, needs = scenario.to_query(), None
-    if "trace" in scenario.traffic.uses:
-        needs = store().get(scenario.traffic.trace.partition(".")[0]).name
-    said = {"query": query, "version": __version__}
+def keep_link(scenario: Scenario) -> Content:
+    """Keep a scenario that no link can hold. StoreError if it can't be kept."""
+    if not visitor.may_write():
+        raise StoreError(f"it has {len(scenario.link()):,} characters: {visitor.why_not()}")
+    data = json.dumps({"query": scenario.to_query()}, sort_keys=True).encode()
+    return store().get(store().put(LINK, data, {}, _needs(scenario)))._replace(data=b"")
+
+
+def _needs(scenario: Scenario) -> str | None:
+    """The name of the trace that it is nothing without, if it has one."""
+    if "trace" not in scenario.traffic.uses:
+        return None
+    return store().get(scenario.traffic.trace.partition(".")[0]).name
+
+
+def save_live(session: Session, title: str, tags: Sequence[str]) -> str:
+    """Put a live session on the shelf, with the figures that it ends with; its name."""
+    runs = Session(session.scenario, session.actions, session.trace).finish()
+    return save(session.scenario, runs, title, tags, written_script(session.actions))
+
+
+def save(
+    scenario: Scenario,
+    runs: Sequence[Run],
+    title: str,
+    tags: Sequence[str],
+    live: str | None = None,
+) -> str:
+    """Put the comparison on the shelf; its name. StoreError if it can't be kept.
+
+    live: the script of the session that the runs are of, if they are of one.
+    """
+    query, kind = scenario.to_query(), SCENARIO if live is None else LIVE
+    said = {"query": query, "version": __version__} | ({} if live is None else {"live": live})
     about = as_dict(runs, scenario) | {
         "baseline": scenario.baseline,
         "seed": scenario.traffic.seed,
         "verdicts": verdicts(runs, scenario.baseline),
+        "live": live or "",
     }
-    name = store().put(SCENARIO, json.dumps(said, sort_keys=True).encode(), about, needs)
+    data = json.dumps(said, sort_keys=True).encode()
+    name = store().put(kind, data, about, _needs(scenario))
     window = opening_window(runs, scenario.baseline)
     store().save(
         name,

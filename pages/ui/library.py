@@ -1,5 +1,6 @@
 """The parts of the Library: saved runs to find, open, lay side by side, delete and have back."""
 
+import math
 from collections.abc import Sequence
 from urllib.parse import urlencode
 
@@ -67,7 +68,7 @@ def _card(saved: Saved) -> None:
         st.markdown(plain(verdicts[0]))
     with st.container(horizontal=True, vertical_alignment="center"):
         st.page_link(
-            "pages/compare.py",
+            "pages/live.py" if saved.kind == keep.LIVE else "pages/compare.py",
             label="Open",
             icon=":material/open_in_new:",
             query_params={"run": saved.name},
@@ -78,7 +79,8 @@ def _card(saved: Saved) -> None:
             for review in (False, True):
                 query = {"run": saved.name} | ({"review": "1"} if review else {})
                 st.caption("Read-only, for a review" if review else "To work on")
-                st.code(f"{share.host()}/?{urlencode(query)}", language=None, wrap_lines=True)
+                path = "/live" if saved.kind == keep.LIVE else "/"
+                st.code(f"{share.host()}{path}?{urlencode(query)}", language=None, wrap_lines=True)
         if visitor.may_write() and saved.owner == visitor.name():
             st.button(
                 "Delete",
@@ -141,7 +143,7 @@ def differences(names: dict[str, Saved]) -> pd.DataFrame:
     """Rows of the two scenarios whose values differ, those of all variants in one cell."""
     both = pd.DataFrame(
         {
-            letter: tables.said_once(Scenario.from_query(saved.about["scenario"])[0])
+            letter: tables.said_once(Scenario.from_query(saved.about["scenario"], math.inf)[0])
             for letter, saved in names.items()
         }
     ).fillna("–")

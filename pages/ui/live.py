@@ -58,7 +58,7 @@ def watch() -> None:
 
 def _session(scenario: Scenario) -> Session:
     """The session of this viewer: of the scenario and of the script that the address holds."""
-    state, text = st.session_state, st.query_params.get("live", "")
+    state, text = st.session_state, share.live_script()
     key = (scenario.link(), text)
     if state.get("live-key") == key:
         return state["live-session"]

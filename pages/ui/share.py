@@ -1,13 +1,14 @@
 """The address bar and the session: what a link says is what the controls show, and back."""
 
 import gc
+import math
 from collections import OrderedDict
 from threading import Lock
 
 import streamlit as st
 
 from sim.run import Run, serve_variant
-from sim.scenario import PAGE, Scenario
+from sim.scenario import MAX_LINK, PAGE, Scenario
 from sim.store import StoreError
 from sim.workload import Workload, draw
 
@@ -69,7 +70,7 @@ def asked(page: str = "") -> tuple[Scenario, list[str]] | None:
         return Scenario.from_query(query)
     try:
         content = keep.store().get(now["run"][-1])
-        scenario, problems = Scenario.from_query(keep.query_of(content))
+        scenario, problems = Scenario.from_query(keep.query_of(content), math.inf)
     except StoreError as error:
         return Scenario(), [str(error)]
     state.opened = content._replace(data=b""), scenario
@@ -82,13 +83,24 @@ def opened(scenario: Scenario) -> keep.Content | None:
     return content if scenario == of else None
 
 
-def write_address(scenario: Scenario) -> None:
-    content = opened(scenario)
-    query = {"run": [content.name]} if content else scenario.to_query()
+def write_address(scenario: Scenario) -> list[str]:
+    """Have the address show the scenario; a sentence where it can't.
+
+    One that is too long for a link is kept here, and the address names it.
+    """
+    content, problems = opened(scenario), []
+    if content is None and len(scenario.link()) > MAX_LINK:
+        try:
+            content = keep.keep_link(scenario)
+            st.session_state.opened = content, scenario
+        except StoreError as error:
+            problems = [f"no link can show this scenario, {error}"]
+    query = {"run": [content.name]} if content else {} if problems else scenario.to_query()
     query |= {n: v for n, v in address().items() if n in PAGE and n != "run"}
     if query != address() or st.session_state.pop("came_by_link", False):
         st.query_params.from_dict(query)
     st.session_state.address = query
+    return problems
 
 
 def picked(requests: int) -> int | None:
@@ -126,6 +138,13 @@ def link(scenario: Scenario, review: bool = False) -> str:
     marks += ["review=1"] if review else []
     joint = "&" if "?" in path else "?"
     return f"{host()}{path}{joint if marks else ''}{'&'.join(marks)}"
+
+
+def live_script() -> str:
+    """The script of the live session that the address names or holds."""
+    content = opened(st.session_state.scenario)
+    kept = content.about["live"] if content and content.kind == keep.LIVE else ""
+    return st.query_params.get("live", kept)
 
 
 def of_page(name: str) -> str | None:
@@ -172,7 +191,15 @@ def brush(window: dict | None) -> None:
 
 
 def set_live(script: str) -> None:
-    """Have the address hold the script of a live session."""
+    """Have the address hold the script of a live session, or name the one that has it."""
+    scenario = st.session_state.scenario
+    content = opened(scenario)
+    if content and content.kind == keep.LIVE:
+        if content.about["live"] == script:
+            script = ""
+        else:
+            st.session_state.opened = None
+            write_address(scenario)
     if script:
         st.query_params["live"] = script
     else:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from sim.live import Session
 from sim.run import Run
 from sim.scenario import Scenario
 from sim.store import StoreError, day
@@ -32,6 +33,33 @@ def sharing(runs: Sequence[Run], scenario: Scenario) -> None:
             st.markdown(plain(said))
 
 
+def session(session: Session) -> None:
+    """The same of a live session; its own link while it is as it was saved."""
+    with st.popover("Save in the Library", icon=":material/share:"):
+        if not visitor.may_write():
+            st.caption(plain(visitor.why_not()))
+            visitor.log_in()
+            return
+        with st.form("save-live", border=False):
+            st.text_input("Title", key="live.title", max_chars=200)
+            st.text_input("Tags", key="live.tags", placeholder="a comma between", max_chars=200)
+            st.form_submit_button("Save", on_click=_save_live, args=(session,))
+        if said := st.session_state.pop("live.said", None):
+            st.markdown(plain(said))
+
+
+def _save_live(session: Session) -> None:
+    state, scenario = st.session_state, session.scenario
+    title = state["live.title"].strip() or "Live session"
+    try:
+        name = keep.save_live(session, title, state["live.tags"].split(","))
+        state.opened = keep.store().get(name)._replace(data=b""), scenario
+        share.set_live(state.opened[0].about["live"])
+        state["live.said"] = "Saved. The address names it now."
+    except StoreError as error:
+        state["live.said"] = f"Not saved: {error}."
+
+
 def _save(runs: Sequence[Run], scenario: Scenario) -> None:
     state = st.session_state
     title = state["save.title"].strip() or " / ".join(run.label for run in runs)
@@ -46,7 +74,7 @@ def _save(runs: Sequence[Run], scenario: Scenario) -> None:
 def opened(runs: Sequence[Run], scenario: Scenario) -> None:
     """Where the comparison came from the Library: its title, and whether its figures still hold."""
     content = share.opened(scenario)
-    if content is None:
+    if content is None or content.kind == keep.LIVE:  # whose figures are of more than the scenario
         return
     try:
         saved = keep.store().saved(content.name)
