@@ -7,7 +7,7 @@ from pages.ui import brought, share
 share.enter()
 st.header("Bring your own", anchor=False)
 brought.choose()
-if found := st.session_state.get("brought"):
+if found := st.session_state.get("brought") or brought.linked():
     brought.show(found, st.session_state.scenario)
 else:
     brought.known_formats()

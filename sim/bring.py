@@ -319,7 +319,7 @@ def _run_lines(run: dict[str, Any]) -> list[str]:
         lines.append("  The tool's own figures that mean something else:")
         lines += [f"  - {own['said']}" for own in run["own"]]
     if run["agree"]:
-        lines.append(f"  of the tool's own figures ours within 0.5 %: {run['agree']}")
+        lines.append(f"  within 0.5 % of ours: {run['agree']} of the tool's own figures")
     if run["limits"]:
         lines.append(f"  limits: {_listed(run['limits'])}")
     return lines + [f"  - {note}" for note in run["notes"]]

@@ -61,7 +61,8 @@ def test_the_page_says_the_same_as_inspect(name):
     r = bring.report(found, page.scenario.slo)
     assert f"file.x: {r['format']}" in page.text
     assert r["recognised_by"] in page.text
-    assert f"{r['rows']:,} rows, **{r['bad_rows']:,} bad**" in page.text
+    rows = "1 row" if r["rows"] == 1 else f"{r['rows']:,} rows"
+    assert f"{rows}, **{r['bad_rows']:,} bad**" in page.text
     run = r["runs"][0]
     assert bring.states_line(run) in page.text
     for note in run["notes"]:

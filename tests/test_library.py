@@ -162,6 +162,17 @@ def test_an_uploaded_trace_is_shown_to_whoever_opens_the_link():
     assert by_name.headline.equals(mine.headline)
 
 
+def test_a_kept_result_is_shown_by_its_name_and_figures_alone_are_said_to_be_so(store):
+    content = b'{"results_ttft_s_mean": 0.2, "results_number_output_tokens_mean": 9}'
+    name = store.put(keep.TRACE, content, {"file": "s.json", "label": "LLMPerf summary"})
+    board = Dashboard(run=name)
+    assert board.is_usable
+    assert "s.json has figures and no requests" in board.notices[0]
+    board.turn("pages/bring.py")
+    board.at.query_params["run"] = name
+    assert r"s\.json: LLMPerf summary" in [s.value for s in board.run().at.main.subheader]
+
+
 def test_a_saved_run_of_a_trace_needs_the_trace(store):
     mine = Dashboard().drop("mine.csv", PLAIN)
     mine.at.text_input(key="save.title").input("Traced")

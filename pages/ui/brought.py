@@ -31,11 +31,12 @@ from sim.scenario import COSTING, Scenario
 from sim.traces.plain import ROLES
 from sim.workload import Workload
 
-from . import charts, tables
+from . import charts, share, tables
 from . import keep as kept
 from .text import dark, plain
 
 FOLDER = os.environ.get("SLOTSCOPE_TRACES", "")
+BEYOND = 1_000.0
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
@@ -83,6 +84,12 @@ def from_store(name: str) -> Workload | None:
         return None
     keep(found)
     return found.workloads().get(name, (None, None))[0]
+
+
+def linked() -> Brought | None:
+    """The kept file that the address names, if it names one."""
+    content = share.opened(st.session_state.scenario)
+    return kept.trace(content.name) if content and content.kind == kept.TRACE else None
 
 
 def choose() -> None:
@@ -196,7 +203,8 @@ def show(found: Brought, scenario: Scenario) -> None:
 
 def _rows(r: dict[str, Any]) -> None:
     left = "".join(f", {n:,} left out ({why})" for why, n in r.get("left_out", {}).items())
-    st.markdown(f"{r['rows']:,} rows, **{r['bad_rows']:,} bad**{left}.")
+    rows = f"{r['rows']:,} row{'s' * (r['rows'] != 1)}"
+    st.markdown(f"{rows}, **{r['bad_rows']:,} bad**{left}.")
     if r["bad_rows"]:
         label = f"Bad rows: the first {len(r['bad'])} of {r['bad_rows']:,}"
         with st.expander(label, expanded=True, icon=":material/warning:"):
@@ -257,7 +265,7 @@ def _results(found: Brought, r: dict[str, Any], scenario: Scenario) -> None:
         st.markdown("**The tool's own figures that mean something else**")
         st.table(_own_table(measured), border="horizontal")
     if run["agree"]:
-        st.caption(f"Of the tool's own figures ours within 0.5 %: {run['agree']}.")
+        st.caption(f"Within 0.5 % of ours: {run['agree']} of the tool's own figures.")
     _notes(run["notes"])
     if len(measured.series.get("t", ())) > 1:
         st.altair_chart(
@@ -302,12 +310,17 @@ def _others(run: dict[str, Any]) -> None:
         st.markdown(" · ".join(parts))
 
 
+def _apart(theirs: float, ours: float) -> str:
+    """The difference; none where one is no measure of the other, such as an epoch of a latency."""
+    return "–" if abs(theirs) > BEYOND * abs(ours) else tables.difference(theirs, ours)
+
+
 def _own_table(m: Measured) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "theirs": [tables.number(o.theirs, o.unit) for o in m.own],
             "ours": [tables.number(o.ours, o.unit) for o in m.own],
-            "apart": [tables.difference(o.theirs, o.ours) for o in m.own],
+            "apart": [_apart(o.theirs, o.ours) for o in m.own],
             "what it means": [plain(o.meaning) for o in m.own],
         },
         index=[plain(o.name) for o in m.own],

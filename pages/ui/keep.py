@@ -31,8 +31,9 @@ def query_of(content: Content) -> dict[str, list[str]]:
     if content.kind in (SCENARIO, LINK, LIVE):
         return json.loads(content.data)["query"]
     if content.kind == TRACE:
-        name, (workload, _) = next(iter(_trace(content.name).workloads().items()))
-        return Scenario(traffic=traffic_of(name, workload)).to_query()
+        for name, (workload, _) in _trace(content.name).workloads().items():
+            return Scenario(traffic=traffic_of(name, workload)).to_query()
+        return {}  # figures alone: there is something to read, and nothing to simulate
     raise StoreError(f"{content.name!r} holds a {content.kind}, which this page does not open")
 
 
@@ -59,7 +60,7 @@ def keep_trace(data: bytes, found: Brought) -> str:
         store().put(TRACE, data, about)
     except StoreError as error:
         return f"The link asks for the file, since {error}"
-    return "Kept on this server: the link shows it"
+    return f"Kept on this server: the link shows it, and so does bring?run={found.name}"
 
 
 def keep_link(scenario: Scenario) -> Content:

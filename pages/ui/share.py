@@ -73,6 +73,8 @@ def asked(page: str = "") -> tuple[Scenario, list[str]] | None:
         scenario, problems = Scenario.from_query(keep.query_of(content), math.inf)
     except StoreError as error:
         return Scenario(), [str(error)]
+    if content.kind == keep.TRACE and scenario == Scenario():
+        problems = [f"{content.about['file']} has figures and no requests: see Bring your own"]
     state.opened = content._replace(data=b""), scenario
     return scenario, problems
 
