@@ -144,6 +144,7 @@ def differences(names: dict[str, Saved]) -> pd.DataFrame:
     both = pd.DataFrame(
         {
             letter: tables.said_once(Scenario.from_query(saved.about["scenario"], math.inf)[0])
+            | ({"Done live": live} if (live := saved.about.get("live")) else {})
             for letter, saved in names.items()
         }
     ).fillna("–")

@@ -80,7 +80,7 @@ def engine_meta(rows, bad: Bads) -> list[Measured]:
 
 def _meta(d: dict) -> Measured:
     given = {n: v for n, v in d["engine_kwargs"].items() if n in LIMITS and v is not None}
-    limits = {n: int(v) for n, v in given.items() if isinstance(v, (bool, int))}
+    limits = {n: float(v) for n, v in given.items() if isinstance(v, (bool, int))}
     began, ended = (datetime.fromisoformat(d[k]) for k in ("started_at", "finished_at"))
     seconds = (ended - began).total_seconds()
     unset = [n for n, v in d["engine_kwargs"].items() if n in LIMITS and v is None]
