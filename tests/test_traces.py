@@ -486,7 +486,7 @@ def test_two_blocks_are_the_same_exactly_where_the_trace_says_that_their_tokens_
         chain = [names.setdefault(tuple(choices[: k + 1]), len(names)) for k in range(len(choices))]
         length = len(choices) * tokens - min(cut, tokens - 1)
         if length < len(choices) * tokens:  # a last block that is not full is its own
-            chain[-1] = names.setdefault((*choices, length), len(names))
+            chain[-1] = names.setdefault((*choices, "cut", length), len(names))
         ids.append(chain)
         texts.append([x for name in chain for x in [(name, k) for k in range(tokens)]][:length])
     prompt = np.array([len(text) for text in texts])

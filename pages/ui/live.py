@@ -1,6 +1,5 @@
 """The live page: a clock, a session on it, and what may be done to it."""
 
-import gc
 import json
 import time
 from collections.abc import Sequence
@@ -22,11 +21,6 @@ from sim.table import stamp
 from . import controls, share, tables
 from .text import plain
 from .timeline import pack, timeline
-
-# Streamlit collects garbage after every run, five times a second while time goes on here: what has
-# been imported by now stays for good and need not be looked through again.
-gc.collect()
-gc.freeze()
 
 SPEEDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 50.0)
 EVERY = 0.2  # s between two looks
