@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from .detail import index, worst_itl
 from .metrics import Sample
 from .run import Run
 from .state import DECODE, PHASES
@@ -60,42 +61,17 @@ def cells(run: Run, t0: float, t1: float, columns: int) -> tuple[np.ndarray, np.
     phase, and what it leaves out is carried to the next cell of its seat: the shares of the phases
     stay right however coarse the grid is.
     """
-    segments = run.segments[(run.segments["t1"] > t0) & (run.segments["t0"] < t1)]
-    scale = columns / (t1 - t0)
-    # Where a segment runs, its phase's share of a cell is 1, and less in the cells of its two ends:
-    # the difference of how much of it lies left of each edge.
-    shares = np.zeros((run.seats, columns, IDLE + 1))
-    begin = np.clip((segments["t0"] - t0) * scale, 0, columns)
-    end = np.clip((segments["t1"] - t0) * scale, 0, columns)
-    for seat, phase, a, b in zip(segments["seat"], segments["phase"], begin, end, strict=True):
-        first, last = int(a), min(columns - 1, int(b))
-        row = shares[seat, :, phase]
-        row[first : last + 1] += 1
-        row[min(first, columns - 1)] -= a - first
-        row[last] -= last + 1 - b
-    shares[:, :, IDLE] = 1 - shares[:, :, :IDLE].sum(axis=2)
-    phases, owed = np.empty((run.seats, columns), np.int8), np.zeros((run.seats, IDLE + 1))
+    exact = index(run)
+    shares = np.zeros((IDLE + 1, exact.seats, columns))
+    shares[exact.phases] = exact.shares(t0, t1, columns)
+    shares[IDLE] = 1 - shares[:IDLE].sum(axis=0)
+    phases = np.full((run.seats, columns), IDLE, np.int8)
+    owed, seats = np.zeros((IDLE + 1, exact.seats)), np.arange(exact.seats)
     for x in range(columns):
-        owed += shares[:, x]
-        phases[:, x] = owed.argmax(axis=1)
-        owed[np.arange(run.seats), phases[:, x]] -= 1
+        owed += shares[:, :, x]
+        phases[: exact.seats, x] = owed.argmax(axis=0)
+        owed[phases[: exact.seats, x], seats] -= 1
     return phases, worst_itl(run, t0, t1, columns)
-
-
-def worst_itl(run: Run, t0: float, t1: float, columns: int) -> np.ndarray:
-    """(columns,) ms: the longest gap between tokens under each column; 0 where nobody decodes."""
-    steps = run.ticks()
-    ended = steps["t0"] + steps["ms"] * steps["repeats"]
-    steps, ended = (
-        steps[(ended > t0) & (steps["t0"] < t1)],
-        ended[(ended > t0) & (steps["t0"] < t1)],
-    )
-    scale, worst = columns / (t1 - t0), np.zeros(columns)
-    first = np.clip(((steps["t0"] - t0) * scale).astype(int), 0, columns - 1)
-    last = np.clip(np.ceil((ended - t0) * scale).astype(int) - 1, first, columns - 1)
-    for a, b, ms in zip(first, last, steps["ms"], strict=True):
-        worst[a : b + 1] = np.maximum(worst[a : b + 1], ms)
-    return worst
 
 
 def coalesced(

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from .metrics import METRICS, longest_wait, waits
-from .run import Run
+from .metrics import METRICS, longest_wait, quantile, waits
+from .run import Run, once
 from .state import STOPS
 
 HEADLINE = (("itl", 0.99), ("ttft", 0.95))  # what chunking gains, and what it costs
@@ -33,7 +33,7 @@ def verdict(run: Run, baseline: Run) -> str:
     """What the run gains and costs against the baseline, in one sentence."""
     parts, said = [], ""
     for name, q in HEADLINE:
-        before, after = (METRICS[name].of(r).quantile(q) for r in (baseline, run))
+        before, after = (quantile(r, name, q) for r in (baseline, run))
         if math.isnan(before):  # one-token outputs have no ITL
             continue
         verb, what = change(f"{METRICS[name].label} p{100 * q:.0f}", before, after)
@@ -42,6 +42,7 @@ def verdict(run: Run, baseline: Run) -> str:
     return f"{run.label} {' and '.join(parts)} against {baseline.label}."
 
 
+@once
 def why_waited(run: Run) -> str:
     """Who waited longest for a seat, and for what the requests waited."""
     waited = run.served["start"] - run.served["arrival"]
@@ -57,6 +58,7 @@ def why_waited(run: Run) -> str:
     )
 
 
+@once
 def lost_and_refused(run: Run) -> str:
     """What KV memory did to the run; nothing where it did nothing."""
     parts = []

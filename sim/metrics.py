@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .run import Run
+from .run import Run, once
 from .scenario import Slo
 from .state import DECODE, PREEMPTED, PREFILL, STOPS
 
@@ -161,12 +161,14 @@ def attained(run: Run, slo: Slo) -> np.ndarray:
     return in_time & in_step
 
 
+@once
 def longest_wait(run: Run) -> int:
     """The request that waited longest for a seat."""
     k = int(np.nanargmax(run.requests["start"] - run.requests["arrival"]))
     return k if run.ids is None else int(run.ids[k])
 
 
+@once
 def waits(run: Run) -> dict[int, float]:
     """ms that all requests together waited for a seat, by what kept the head of the line out.
 
@@ -187,6 +189,7 @@ def waits(run: Run) -> dict[int, float]:
     return {stop: float(sums[stop]) for stop in range(len(STOPS))}
 
 
+@once
 def again(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """When seats were lost to preemption, and when their requests had one again; ms, sorted.
 
@@ -202,6 +205,12 @@ def again(run: Run) -> tuple[np.ndarray, np.ndarray]:
     came = spans[np.minimum(place, len(spans) - 1)]["request"] == lost["request"]
     came &= place < len(spans)
     return np.sort(lost["t0"][came]), np.sort(spans["t0"][place[came]])
+
+
+@once
+def quantile(run: Run, name: str, q: float) -> float:
+    """Of the metric of that name."""
+    return METRICS[name].of(run).quantile(q)
 
 
 def _figures() -> list[Figure]:
@@ -225,7 +234,7 @@ def _figures() -> list[Figure]:
                 m.unit,
                 -1,
                 m.about,
-                lambda run, _, m=m, q=q: m.of(run).quantile(q),
+                lambda run, _, m=m, q=q: quantile(run, m.name, q),
                 m.name,
                 q,
             )
@@ -349,6 +358,7 @@ def _figures() -> list[Figure]:
 FIGURES: dict[str, Figure] = {f.name: f for f in _figures()}
 
 
+@once
 def figures(run: Run, slo: Slo) -> dict[str, float]:
     """Every figure of the run, by name."""
     values = {}
@@ -360,6 +370,7 @@ def figures(run: Run, slo: Slo) -> dict[str, float]:
     return {n: values[n] if n in values else f.of(run, slo) for n, f in FIGURES.items()}
 
 
+@once
 def unsupported(run: Run) -> set[str]:
     """Figures whose quantile the sample is too small for: no upper bound with 95 % exists."""
     return {

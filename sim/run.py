@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -40,7 +43,31 @@ SLICE = 20_000_000  # steps between two looks at whether to go on: a fraction of
 TICK = np.dtype([("t0", "f8"), ("ms", "f8"), ("repeats", "i8"), ("tokens", "i8")])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+_made: WeakKeyDictionary = WeakKeyDictionary()
+
+
+def once(make: Callable) -> Any:
+    """make(run, …), made once for each run and the rest of what is given, and dropped with the run.
+
+    What is made must not refer to the run.
+    """
+
+    @wraps(make)
+    def given(run, *rest):
+        own = _made.setdefault(run, {})
+        if (make, *rest) not in own:
+            own[make, *rest] = make(run, *rest)
+        return own[make, *rest]
+
+    return given
+
+
+def forget(run) -> None:
+    """Drop what was made of the run; whoever still has the run has it made again."""
+    _made.pop(run, None)
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Run:
     """Times in ms. Tables are structured arrays: sim.state has REQUEST, STEP, SEGMENT, GAP, GRANT.
 
@@ -73,6 +100,7 @@ class Run:
         refused = self.requests["refused"]
         return self.requests[refused == 0] if refused.any() else self.requests
 
+    @once
     def ticks(self) -> np.ndarray:
         """(m,) TICK: from one token of the decoding requests to their next.
 

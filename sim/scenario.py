@@ -20,7 +20,7 @@ from .pricing import Pricing, StepCost
 from .state import Limits
 from .traffic import LONGEST, Lengths, Traffic
 
-MAX_REQUESTS = int(os.environ.get("SLOTSCOPE_MAX_REQUESTS", 200_000))
+MAX_REQUESTS = int(os.environ.get("SLOTSCOPE_MAX_REQUESTS", 1_100_000))
 MAX_MEMORY_MB = int(os.environ.get("SLOTSCOPE_MAX_MEMORY_MB", 2_000))
 MAX_LINK = 8_000  # characters; longer ones are cut by chat tools and proxies
 MAX_VARIANTS = 6

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet as pq
@@ -30,7 +31,7 @@ def figure_table(runs: Sequence[Run], scenario: Scenario) -> pd.DataFrame:
 def requests_table(run: Run) -> pd.DataFrame:
     """One row a request, by id; times in ms, lengths in tokens."""
     r = pd.DataFrame(run.requests, index=run.ids).rename_axis("request")
-    r["refused"] = [REFUSALS[k] if k else "" for k in r["refused"]]
+    r["refused"] = np.array(["", *REFUSALS[1:]], object)[r["refused"]]
     return r.assign(
         queue_ms=r["start"] - r["arrival"],
         ttft_ms=r["first"] - r["arrival"],
@@ -42,13 +43,13 @@ def requests_table(run: Run) -> pd.DataFrame:
 def steps_table(run: Run) -> pd.DataFrame:
     """One row for each run of like steps, in order; `stop` is what kept the line's head out."""
     steps = pd.DataFrame(run.steps)
-    return steps.assign(stop=[STOPS[k] for k in steps["stop"]])
+    return steps.assign(stop=np.array(STOPS, object)[steps["stop"]])
 
 
 def segments_table(run: Run) -> pd.DataFrame:
     """One row a segment: who held which seat from t0 to t1 (ms) in which phase."""
     segments = pd.DataFrame(run.segments).sort_values(["seat", "t0"], ignore_index=True)
-    return segments.assign(phase=[PHASES[k] for k in segments["phase"]])
+    return segments.assign(phase=np.array(PHASES, object)[segments["phase"]])
 
 
 def scenario_table(scenario: Scenario) -> pd.DataFrame:

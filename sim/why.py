@@ -12,7 +12,6 @@ preemption, and tokens computed again, are causes of their own.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numba
@@ -22,7 +21,7 @@ import pandas as pd
 from .costs import COST, COSTS
 from .jit import jit
 from .metrics import METRICS
-from .run import Run
+from .run import Run, once
 from .scenario import Scenario, Variant
 from .state import (
     BATCH,
@@ -31,6 +30,7 @@ from .state import (
     COUNTERS,
     DECODE,
     GRANT,
+    HELD,
     PREEMPTED,
     PREFILL,
     RECOMPUTE,
@@ -89,32 +89,6 @@ WAITING = 100
 
 
 @jit()
-def _kept_out(row, i):
-    """The part that a step's time goes to for request i, which waits."""
-    if row.stop == SEATS:
-        return SEAT
-    if row.stop == BATCH:
-        return JOINING
-    if row.stop == BLOCKS:
-        return KV if row.head == i else AHEAD_KV
-    if row.stop == BUDGET:
-        return TOKENS if row.head == i else AHEAD_TOKENS
-    return ARRIVING
-
-
-@jit()
-def _wait(row, times, span, out):
-    """The row's time for a request that waits, from its arrival on."""
-    steps, now = 0.0, row.t0
-    if now < span.arrival:
-        while steps < row.repeats and now < span.arrival:
-            now += row.ms
-            steps += 1.0
-        out[ARRIVING] += max(0.0, now - span.arrival)
-    out[_kept_out(row, span.request)] += row.ms * max(0.0, times - steps)
-
-
-@jit()
 def _share(cost, coef, n, row, times, span, own, kv, out):
     """The row's time for a request that is in its steps with `own` tokens. Returns the prompts'."""
     decodes = span.kind == DECODE
@@ -143,14 +117,6 @@ def _share(cost, coef, n, row, times, span, own, kv, out):
 
 
 @jit()
-def _idle(kind):
-    """The part that time between steps goes to: a queue of two has the scheduler nap."""
-    if kind == WAITING:
-        return ARRIVING
-    return AGAIN if kind == PREEMPTED else OVERHEAD
-
-
-@jit()
 def _is_of(grants, g, span):
     return g < len(grants) and grants[g].request == span.request
 
@@ -169,25 +135,13 @@ def _is_of(grants, g, span):
     )
 )
 def _split(cost, coef, n, steps, times, grants, spans, out, prompts):
-    """Add each span's rows, each of so many `times` its step, to out (rows, halves, parts); to
-    `prompts`, where it has rows, what the prompts of others cost in each."""
+    """Add the rows of each span with tokens, each of so many `times` its step, to out (rows,
+    halves, parts); to `prompts`, where it has rows, what the prompts of others cost in each."""
     for k in range(len(spans)):
         span = spans[k]
         into, g, kv = out[span.into, span.half], span.grant, span.kv
-        into[FRONT] += span.front
-        if span.idle > 0.0:
-            into[_idle(span.kind)] += span.idle
         for at in range(span.row0, span.row1):
             row = steps[at]
-            if span.kind == WAITING:
-                _wait(row, times[at], span, into)
-                continue
-            if span.kind == PREEMPTED:
-                into[AGAIN] += row.ms * times[at]
-                continue
-            if span.kind == STALL:
-                into[TOKENS] += row.ms * times[at]
-                continue
             own = 0
             if span.kind == DECODE:
                 own = 1 if row.decodes > 0 else 0
@@ -202,38 +156,145 @@ def _split(cost, coef, n, steps, times, grants, spans, out, prompts):
                 prompts[at] += cost_of_prompts
 
 
+# Where the time of a step goes for who waits, by what kept the head of the line out; and for the
+# head itself. Everything else: the step in progress.
+BEHIND = {SEATS: SEAT, BATCH: JOINING, BLOCKS: AHEAD_KV, BUDGET: AHEAD_TOKENS}
+HEADING = {BLOCKS: KV, BUDGET: TOKENS}
+SEATED = (PREFILL, DECODE, RECOMPUTE)  # with tokens in steps
+# Where the time between steps goes (a queue of two has the scheduler nap), and that of the steps.
+IDLE = {WAITING: ARRIVING, PREEMPTED: AGAIN} | dict.fromkeys((*SEATED, STALL), OVERHEAD)
+PASSED = {PREEMPTED: AGAIN, STALL: TOKENS}
+
+
 @dataclass(frozen=True, eq=False)
 class Why:
-    """The split of every request of a run that was simulated with this cost model.
-
-    parts: (n, 2, len(PARTS)) ms, of TTFT and of decode time (first to last token); a request that
-    was refused has none.
-    """
+    """The split of a run that was simulated with this cost model, request by request as asked."""
 
     run: Run
     cost: str
     coefficients: Sequence[float]
-    spans: np.ndarray  # (k,) SPAN, by request and time
-    grants: np.ndarray  # (m,) GRANT, by request and time
-    times: np.ndarray  # (rows,) steps of each row, by what the clock says that it lasted
+    front_ms: float = 0.0  # from each request's client to the line: of its TTFT
 
-    @cached_property
+    @property
     def parts(self) -> np.ndarray:
-        out = np.zeros((len(self.run.requests), 2, len(PARTS)))
-        self._split(self.spans, out, np.zeros(0))
+        """Of all requests."""
+        return self.parts_of(np.arange(len(self.run.requests)))
+
+    def parts_of(self, ids: np.ndarray) -> np.ndarray:
+        """(len(ids), 2, len(PARTS)) ms of each of `ids` (sorted), of TTFT and of decode time (first
+        to last token); a request that was refused has none."""
+        out = np.zeros((len(ids), 2, len(PARTS)))
+        self._split(self.spans_of(ids), out, np.zeros(0))
         return out
 
+    def spans_of(self, ids: np.ndarray) -> np.ndarray:
+        """(k,) SPAN of the requests `ids` (sorted), by request and time."""
+        spans = np.concatenate([self._waits(ids), self._seated(ids)])
+        first = self.run.requests["first"][spans["request"]]
+        began = np.append(self.run.steps["t0"], np.inf)[spans["row0"]]
+        spans["into"] = np.searchsorted(ids, spans["request"])
+        spans["half"] = np.where((spans["kind"] == WAITING) | (began < first), TTFT, DECODING)
+        spans["grant"] = np.searchsorted(_grants(self.run)["request"], spans["request"])
+        return spans[np.lexsort((spans["row0"], spans["request"]))]
+
     def _split(self, spans: np.ndarray, out: np.ndarray, prompts: np.ndarray) -> None:
+        """Add the spans' time to out (rows, halves, parts); `prompts`: see the compiled part."""
+        seated = np.isin(spans["kind"], SEATED)
+        _add(out, spans, FRONT, "front")
+        for kind, part in IDLE.items():
+            _add(out, spans[spans["kind"] == kind], part, "idle")
+        for kind, part in PASSED.items():
+            own = spans[spans["kind"] == kind]
+            for upto in _upto(self.run).values() if len(own) else ():
+                _add(out, own, part, upto[own["row1"]] - upto[own["row0"]])
+        self._wait(spans[spans["kind"] == WAITING], out)
         n = np.zeros(1, COUNTERS).view(np.recarray)[0]
-        tables = (np.ascontiguousarray(t) for t in (self.run.steps, self.grants, spans))
+        tables = (
+            np.ascontiguousarray(t) for t in (self.run.steps, _grants(self.run), spans[seated])
+        )
         steps, grants, spans = (t.view(np.recarray) for t in tables)
         coef = np.array(self.coefficients, float)
         ms = COSTS[self.cost].ms
-        _split(ms, coef, n, steps, self.times, grants, spans, out, prompts)
+        _split(ms, coef, n, steps, _times(self.run), grants, spans, out, prompts)
+
+    def _wait(self, spans: np.ndarray, out: np.ndarray) -> None:
+        """Add what who waits for a first seat waits for: the step that runs when it arrives, then
+        each limit."""
+        spans = spans[spans["row0"] < spans["row1"]]
+        if not len(spans):
+            return
+        row0, row1, i = spans["row0"], spans["row1"], spans["request"]
+        row = self.run.steps[row0]
+        begun = np.ceil((spans["arrival"] - row["t0"]) / np.maximum(row["ms"], 1e-300) - 1e-9)
+        begun = np.clip(begun, 0, row["repeats"])  # steps of that row, by its arrival
+        until = row["t0"] + begun * row["ms"] - spans["arrival"]
+        _add(out, spans, ARRIVING, np.where(begun > 0, np.maximum(until, 0.0), 0.0))
+        rest = row["ms"] * np.maximum(0.0, _times(self.run)[row0] - begun)
+        for stop, upto in _upto(self.run).items():
+            ms = upto[row1] - upto[row0 + 1] + rest * (row["stop"] == stop)
+            _add(out, spans, BEHIND.get(stop, ARRIVING), ms)
+        for stop, part in HEADING.items():
+            places, upto = _headed(self.run)[stop]
+            first = i.astype(np.int64) * len(self.run.steps)
+            low, high = (np.searchsorted(places, first + r) for r in (row0 + 1, row1))
+            ms = upto[np.maximum(low, high)] - upto[low]
+            ms += rest * ((row["stop"] == stop) & (row["head"] == i))
+            _add(out, spans, part, ms)
+            _add(out, spans, BEHIND[stop], -ms)
+
+    def _waits(self, ids: np.ndarray) -> np.ndarray:
+        """The span of each request from arrival to its first seat."""
+        t0, r = self.run.steps["t0"], self.run.requests
+        served = ids[r["refused"][ids] == 0]
+        spans = np.zeros(len(served), SPAN)
+        spans["request"], spans["kind"], spans["front"] = served, WAITING, self.front_ms
+        spans["arrival"] = r["arrival"][served] + self.front_ms
+        before = (
+            np.searchsorted(t0, spans["arrival"], side="right") - 1
+        )  # the step in progress then
+        spans["row0"] = np.maximum(0, before)
+        spans["row1"] = np.searchsorted(t0, r["start"][served])
+        spans["idle"] = _idle_until(self.run, r["start"][served]) - _idle_until(
+            self.run, spans["arrival"]
+        )
+        return spans
+
+    def _seated(self, ids: np.ndarray) -> np.ndarray:
+        """What each request did from its first seat to its last token.
+
+        All begins are steps' begins.
+        """
+        run = self.run
+        asked = np.zeros(len(run.requests), bool)
+        asked[ids] = True
+        segments = run.segments[asked[run.segments["request"]]]
+        segments = segments[segments["phase"] != HELD]
+        keys = segments["phase"] != PREEMPTED, segments["t0"], segments["request"]
+        segments = segments[np.lexsort(keys)]
+        spans = np.zeros(len(segments), SPAN)
+        spans["request"], spans["kind"] = segments["request"], segments["phase"]
+        ends = segments["t1"].copy()
+        lost = np.flatnonzero(segments["phase"] == PREEMPTED)
+        following = (lost + 1) % max(
+            1, len(segments)
+        )  # until it has a seat again, unless it was done
+        again = segments["request"][following] == segments["request"][lost]
+        ends[lost] = np.where(again, segments["t0"][following], ends[lost])
+        t0 = run.steps["t0"]
+        spans["row0"], spans["row1"] = (
+            np.searchsorted(t0, segments["t0"]),
+            np.searchsorted(t0, ends),
+        )
+        spans["idle"] = _idle_until(self.run, ends) - _idle_until(self.run, segments["t0"])
+        # KV when it begins to decode: the prompt's, or all that was lost and came back.
+        kept = np.zeros(len(run.requests), np.int64) + run.requests["prompt"]
+        decodes = segments["phase"] == DECODE
+        spans["kv"][decodes] = kept[segments["request"][decodes]]
+        return spans
 
     def of(self, i: int) -> pd.DataFrame:
         """Request i: (part, ttft, decode) ms, what plays no part left out."""
-        table = pd.DataFrame(self.parts[i].T, columns=["ttft", "decode"])
+        table = pd.DataFrame(self.parts_of(np.array([i]))[0].T, columns=["ttft", "decode"])
         table.insert(0, "part", [part.label for part in PARTS])
         return pd.DataFrame(table[(table[["ttft", "decode"]].abs() > 1e-12).any(axis=1)])
 
@@ -242,13 +303,12 @@ class Why:
 
         What prompts cost together in a step is shared by their tokens in it.
         """
-        spans = self.spans[self.spans["request"] == i]
-        spans["into"] = 0
+        spans = self.spans_of(np.array([i]))
         return pd.concat(
             [
                 self._shared(
                     i,
-                    spans[np.isin(spans["kind"], (PREFILL, RECOMPUTE, DECODE))],
+                    spans[np.isin(spans["kind"], SEATED)],
                     "its prompt ran in the same steps",
                 ),  # fmt: skip
                 self._shared(i, spans[spans["kind"] == STALL], "its prompt took the token budget"),
@@ -257,15 +317,20 @@ class Why:
         ).sort_values("ms", ascending=False, ignore_index=True)
 
     def _shared(self, i: int, spans: np.ndarray, how: str) -> pd.DataFrame:
-        steps, g = self.run.steps, self.grants
-        ms = np.zeros(len(steps))
+        ms = np.zeros(len(self.run.steps))
         self._split(spans, np.zeros((1, 2, len(PARTS))), ms)
+        low, high = spans["row0"].min(initial=len(ms)), spans["row1"].max(initial=0)
+        steps, ms, times = self.run.steps[low:high], ms[low:high], _times(self.run)[low:high]
+        g = _grants(self.run)
+        g = g[(g["step1"] > low) & (g["step0"] < high)]
+        for name in ("step0", "step1"):
+            g[name] = np.clip(g[name] - low, 0, len(steps))
         within = np.zeros(len(steps), bool)
         for span in spans:
-            rows = slice(span["row0"], span["row1"])
+            rows = slice(span["row0"] - low, span["row1"] - low)
             within[rows] = True
             if span["kind"] == STALL:
-                ms[rows] = steps["ms"][rows] * self.times[rows]
+                ms[rows] = steps["ms"][rows] * times[rows]
         others = steps["prefill"].astype(float)
         for grant in g[g["request"] == i]:
             others[grant["step0"] : grant["step1"]] -= grant["tokens"]
@@ -297,21 +362,19 @@ class Why:
         return pd.DataFrame(table.groupby(["request", "how"], as_index=False).sum())
 
 
+def _add(out: np.ndarray, spans: np.ndarray, part: int, ms: np.ndarray | str) -> None:
+    """Add ms, or a column of the spans, to a part of out where each span's go."""
+    np.add.at(
+        out[:, :, part], (spans["into"], spans["half"]), spans[ms] if isinstance(ms, str) else ms
+    )
+
+
 def why(run: Run, cost: str, coefficients: Sequence[float], front_ms: float = 0.0) -> Why:
     """Split the latencies of a run whose steps took what `cost` says.
 
     front_ms: of its TTFT, what each request took from its client to the line.
     """
-    order = np.argsort(run.grants, order=["request", "step0"])
-    grants = np.ascontiguousarray(run.grants[order])
-    spans = np.concatenate([_waits(run, front_ms), _seated(run)])
-    first = run.requests["first"][spans["request"]]
-    began = np.append(run.steps["t0"], np.inf)[spans["row0"]]
-    spans["into"] = spans["request"]
-    spans["half"] = np.where((spans["kind"] == WAITING) | (began < first), TTFT, DECODING)
-    spans["grant"] = np.searchsorted(grants["request"], spans["request"])
-    spans = spans[np.argsort(spans, order=["request", "row0"])]
-    return Why(run, cost, tuple(coefficients), spans, grants, _times(run))
+    return Why(run, cost, tuple(coefficients), front_ms)
 
 
 def why_variant(run: Run, scenario: Scenario, variant: Variant) -> Why:
@@ -320,14 +383,62 @@ def why_variant(run: Run, scenario: Scenario, variant: Variant) -> Why:
     return why(run, price.cost, price.coefficients, price.front_ms)
 
 
+# What the split asks of a run, whatever its steps cost: made once.
+
+
+@once
+def _grants(run: Run) -> np.ndarray:
+    """(m,) GRANT, by request and time."""
+    return run.grants[np.lexsort((run.grants["step0"], run.grants["request"]))]
+
+
+@once
 def _times(run: Run) -> np.ndarray:
-    """Each row's repeats, times what the sum of its rounded additions is to their product."""
+    """(rows,) each row's repeats, as its begin and end have them, with their rounding."""
     steps = run.steps
-    return np.divide(
-        _ends(run) - steps["t0"], steps["ms"], out=np.zeros(len(steps)), where=steps["ms"] > 0
-    )
+    lasted, none = _ends(run) - steps["t0"], np.zeros(len(steps))
+    return np.divide(lasted, steps["ms"], out=none, where=steps["ms"] > 0)
 
 
+@once
+def _upto(run: Run) -> dict[int, np.ndarray]:
+    """By what kept the line's head out: (rows + 1,) ms that it did before each row."""
+    stops, ms = run.steps["stop"], run.steps["ms"] * _times(run)
+    return {k: np.append(0.0, (ms * (stops == k)).cumsum()) for k in np.unique(stops).tolist()}
+
+
+@once
+def _headed(run: Run) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """The same of each head of the line alone: (places (h,), ms before each (h + 1,)), a place
+    being head * rows + row."""
+    steps, found = run.steps, {}
+    for stop in HEADING:
+        rows = np.flatnonzero((steps["stop"] == stop) & (steps["head"] >= 0))
+        places = steps["head"][rows].astype(np.int64) * len(steps) + rows
+        order = np.argsort(places)
+        ms = (steps["ms"] * _times(run))[rows[order]]
+        found[stop] = places[order], np.append(0.0, ms.cumsum())
+    return found
+
+
+@once
+def _gaps(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """(rows,) ms after each row of steps in which none ran, and before it."""
+    gaps = np.append(run.steps["t0"][1:], np.inf) - _ends(run)
+    gaps[gaps < 1e-6] = 0.0
+    return gaps, np.append(0.0, gaps[:-1].cumsum())
+
+
+def _idle_until(run: Run, t: np.ndarray) -> np.ndarray:
+    """ms before each of `t` in which no step ran, from the first step on."""
+    ends, (gaps, whole) = _ends(run), _gaps(run)
+    before = np.searchsorted(run.steps["t0"], t, side="right") - 1
+    row = np.maximum(before, 0)
+    inside = np.where(gaps[row] > 0, np.clip(t - ends[row], 0.0, gaps[row]), 0.0)
+    return np.where(before >= 0, whole[row] + inside, 0.0)
+
+
+@once
 def _ends(run: Run) -> np.ndarray:
     """When each row of steps was over, ms."""
     steps = run.steps
@@ -337,55 +448,6 @@ def _ends(run: Run) -> np.ndarray:
     last = known[np.maximum(0, np.searchsorted(known, by_product + 1e-6) - 1)]
     last = np.where(abs(last - by_product) < 1e-6, last, by_product)
     return np.where(abs(ends - by_product) < 1e-6, ends, last)
-
-
-def _idle_until(run: Run, t: np.ndarray) -> np.ndarray:
-    """ms before each of `t` in which no step ran, from the first step on."""
-    t0, ends = run.steps["t0"], _ends(run)
-    gaps = np.append(t0[1:], np.inf) - ends
-    gaps[gaps < 1e-6] = 0.0
-    before = np.searchsorted(t0, t, side="right") - 1
-    whole = np.append(0.0, gaps[:-1].cumsum())
-    row = np.maximum(before, 0)
-    inside = np.where(gaps[row] > 0, np.clip(t - ends[row], 0.0, gaps[row]), 0.0)
-    return np.where(before >= 0, whole[row] + inside, 0.0)
-
-
-def _waits(run: Run, front_ms: float) -> np.ndarray:
-    """The span of each request from arrival to its first seat."""
-    t0, r = run.steps["t0"], run.requests
-    served = np.flatnonzero(r["refused"] == 0)
-    spans = np.zeros(len(served), SPAN)
-    spans["request"], spans["kind"], spans["front"] = served, WAITING, front_ms
-    spans["arrival"] = r["arrival"][served] + front_ms
-    before = np.searchsorted(t0, spans["arrival"], side="right") - 1  # the step in progress then
-    spans["row0"] = np.maximum(0, before)
-    spans["row1"] = np.searchsorted(t0, r["start"][served])
-    spans["idle"] = _idle_until(run, r["start"][served]) - _idle_until(run, spans["arrival"])
-    return spans
-
-
-def _seated(run: Run) -> np.ndarray:
-    """What each request did from its first seat to its last token. All begins are steps' begins."""
-    kinds = (PREFILL, STALL, DECODE, RECOMPUTE, PREEMPTED)
-    segments = run.segments[np.isin(run.segments["phase"], kinds)]
-    keys = segments["phase"] != PREEMPTED, segments["t0"], segments["request"]
-    segments = segments[np.lexsort(keys)]
-    spans = np.zeros(len(segments), SPAN)
-    spans["request"], spans["kind"] = segments["request"], segments["phase"]
-    ends = segments["t1"].copy()
-    lost = np.flatnonzero(segments["phase"] == PREEMPTED)
-    following = (lost + 1) % max(1, len(segments))  # until it has a seat again, unless it was done
-    again = segments["request"][following] == segments["request"][lost]
-    ends[lost] = np.where(again, segments["t0"][following], ends[lost])
-    t0 = run.steps["t0"]
-    spans["row0"], spans["row1"] = np.searchsorted(t0, segments["t0"]), np.searchsorted(t0, ends)
-    spans["idle"] = _idle_until(run, ends) - _idle_until(run, segments["t0"])
-    # KV when it begins to decode: the prompt's, or all that was lost and came back.
-    kept = np.zeros(len(run.requests), np.int64) + run.requests["prompt"]
-    decodes = segments["phase"] == DECODE
-    spans["kv"][decodes] = kept[segments["request"][decodes]]
-    return spans
 
 
 class Total(NamedTuple):
@@ -425,7 +487,7 @@ def total(split: Why, half: int, q: float, ids: np.ndarray | None = None) -> Tot
         return Total(name, q, 0, np.nan, np.zeros(len(PARTS)))
     at = float(np.quantile(values, q))
     tail = ids[values >= at]
-    return Total(name, q, len(tail), at, split.parts[tail, half].sum(axis=0))
+    return Total(name, q, len(tail), at, split.parts_of(tail)[:, half].sum(axis=0))
 
 
 def worst(run: Run, metric: str, q: float = 0.99, ids: np.ndarray | None = None) -> np.ndarray:
@@ -499,7 +561,7 @@ def as_text(split: Why, i: int) -> str:
     ]
     for row in rows_of(table):
         lines.append(f"  {row.part:<34}{row.ttft:>14,.3f}{row.decode:>14,.3f}")
-    sums = split.parts[i].sum(axis=1)
+    sums = split.parts_of(np.array([i]))[0].sum(axis=1)
     lines.append(f"  {'together':<34}{sums[0]:>14,.3f}{sums[1]:>14,.3f}")
     delays = split.delayed_by(i).head(5)
     if len(delays):

@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sim import capacity, sweep
 from sim.costs import COSTS
+from sim.detail import index
 from sim.module08 import Req
 from sim.run import serve
 from sim.scenario import Scenario
@@ -422,6 +423,112 @@ def bench_live(seconds: int = 10) -> None:
         os.killpg(server.pid, signal.SIGTERM)
 
 
+def bench_index(requests: int = 2_350_000) -> None:
+    """What the timeline asks of a run of seven million segments."""
+    limits = Limits(max_num_seqs=256, num_gpu_blocks=40_001)
+    run = serve(module_lengths(requests, 36), "vllm_v1", limits, COEFFICIENTS)
+    began = time.perf_counter()
+    found = index(run)
+    built = time.perf_counter() - began
+    size = sum(part.nbytes for part in (found.order, found.t0, found.t1, found.before))
+    seconds = []
+    for span in (1.0, 0.1, 0.01):
+        began = time.perf_counter()
+        t0 = 0.3 * run.total * (1 - span)
+        found.shares(t0, t0 + run.total * span, 1_500)
+        seconds.append(time.perf_counter() - began)
+    whole, tenth, hundredth = (f"{1e3 * s:.0f} ms" for s in seconds)
+    print(
+        f"index of {len(run.segments):,} segments on 256 seats: {built:.2f} s, {size / 1e6:.0f} MB;"
+        f" shares of 1,500 columns of the whole run {whole}, of a tenth {tenth}, of 1 % {hundredth}"
+    )
+
+
+def bench_million() -> None:
+    """A run of a million requests on the page: memory, what is sent, and how soon a zoom shows."""
+    from playwright.sync_api import sync_playwright
+
+    bench_index()
+    run = "?arrivals=poisson&max_num_seqs=256&num_gpu_blocks=40001&v=vllm_v1"
+    with sync_playwright() as p:
+        browser = p.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
+        )
+        for name, query in (
+            ("36 req/s", f"{run}&rate=36&duration=27778"),
+            ("100 req/s, beside continuous", f"{run}&rate=100&duration=10000&v=continuous"),
+        ):
+            port = free_port()
+            server = served(port)
+            try:
+                _million(browser, f"http://127.0.0.1:{port}/", query, name, server)
+            finally:
+                os.killpg(server.pid, signal.SIGTERM)
+                server.wait()
+        browser.close()
+
+
+def _million(browser, url: str, query: str, name: str, server: subprocess.Popen) -> None:
+    page, heard = browser.new_page(viewport={"width": 1680, "height": 1050}), []
+    page.set_default_timeout(300_000)
+    open_page(page, url)  # the server is up, and its imports done
+    page.on("websocket", lambda socket: socket.on("framereceived", lambda f: heard.append(len(f))))
+    began = time.perf_counter()
+    open_page(page, url + query)
+    painted = time.perf_counter() - began
+    done = "document.querySelector('[data-testid=stApp]').dataset.testScriptState"
+    page.wait_for_function(f"{done} === 'notRunning'")
+    whole_page = time.perf_counter() - began
+    canvas, sent = page.locator(".stage canvas"), sum(heard)
+    whole = canvas.evaluate("c => c.getRootNode().timeline.data.whole")
+    rng, seconds, largest = np.random.default_rng(0), [], 0
+    for k in range(40):
+        page.wait_for_timeout(400)
+        heard.clear()
+        span = whole if k == 0 else whole ** rng.uniform(0.55, 1.0)
+        t0 = float(rng.uniform(0, whole - span))
+        seconds.append(canvas.evaluate(ZOOM, [t0, t0 + span]) / 1e3)
+        page.wait_for_timeout(200)
+        largest = max(largest, sum(heard))
+    p50, p95 = np.quantile(seconds, (0.5, 0.95))
+    print(f"1,000,000 requests on the page, 256 seats, {name}: timeline after {painted:.1f} s, the")
+    print(
+        f"  rest after {whole_page:.1f} s; sent {sent / 1e6:.2f} MB to open, at most"
+        f" {largest / 1e6:.2f} MB for a zoom  (under 2)"
+    )
+    print(f"  zoom to painted p50 {p50:.2f} s, p95 {p95:.2f} s  (under 0.5)")
+    print(f"  peak memory of the server {most_gb(server):.2f} GB  (under 3)")
+    page.close()
+
+
+# Seconds from a new window to its rows or grid on the screen.
+ZOOM = """async (canvas, [t0, t1]) => {
+    const ui = canvas.getRootNode().timeline, began = performance.now(), frame = () =>
+      new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    const answered = ({ raw, asked }) => (raw && t0 >= raw[0] && t1 <= raw[1]) ||
+      (Math.abs(asked[0] - t0) < 1 && Math.abs(asked[1] - t1) < 1);
+    ui.show({ t0, t1 });
+    while (!answered(ui.data.part)) await new Promise((done) => setTimeout(done, 5));
+    await frame();
+    return performance.now() - began;
+}"""
+
+
+def most_gb(server: subprocess.Popen) -> float:
+    """The largest resident size that any of the server's processes has had."""
+    own = Path("/proc").glob("[0-9]*/status")
+    texts = [text for path in own if (text := _status(path)) and f"NSpgid:\t{server.pid}\n" in text]
+    peaks = [line.split()[1] for text in texts for line in text.splitlines() if "VmHWM" in line]
+    return max(map(int, peaks)) / 1e6
+
+
+def _status(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # it has ended
+        return ""
+
+
 VIEWERS, THINK = 20, 15.0  # seconds between a viewer's changes
 
 
@@ -548,5 +655,6 @@ if __name__ == "__main__":
     if "engine" not in sys.argv:
         bench_page()
         bench_live()
+        bench_million()
         bench_viewers()
         bench_device()

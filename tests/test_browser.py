@@ -15,7 +15,11 @@ from playwright.sync_api import FilePayload, Locator, Page, expect
 
 from pages.ui.charts import PHASE_COLOURS
 from pages.ui.palette import BETTER, WORSE
+from pages.ui.timeline import SHARE
 from sim.bins import BINS
+from sim.detail import events, index
+from sim.run import compare
+from sim.scenario import Scenario
 from sim.state import PREFILL
 from sim.traces import name_of
 
@@ -69,6 +73,15 @@ LIT = """
         dimmed: spots.some(([x, y]) => changed(x, y)),
       };
     });
+"""
+DETAIL = """
+    const { part, variants: [v] } = ui.data, { share, waiting, columns, lines } = v.grids[0];
+    const plane = (k) => share.slice(k * lines * columns, (k + 1) * lines * columns);
+    return {
+      ...part, size: ui.bytes.length, lines, columns, waiting: [...waiting],
+      shares: v.planes.map((_, k) => plane(k).reduce((a, b) => a + b, 0)),
+      requests: [...new Set(v.request)],
+    };
 """
 PICTURE = """
     const frame = () => new Promise(requestAnimationFrame);
@@ -637,3 +650,53 @@ def test_thirty_thousand_requests_are_painted_and_a_zoom_takes_under_a_second(vi
     milliseconds = ask(page, redraw)
     assert milliseconds < 1_000
     assert picture(page)["coloured"] > 1_000
+
+
+LARGE = "/?arrivals=poisson&duration=2800&v=vllm_v1&max_num_seqs=64"
+
+
+def test_a_run_too_large_to_send_is_shown_by_its_shares_and_by_request_where_one_looks(visit):
+    page, (run,) = visit(LARGE), compare(Scenario.from_url(LARGE)[0])
+    settled(page)
+    label, whole = page.locator(".window"), run.total
+
+    def answered(t0: float, t1: float) -> dict:
+        window = pytest.approx([t0, t1], abs=1e-3)
+        return until(lambda: ask(page, DETAIL), lambda d: d["asked"][:2] == window)
+
+    opened = answered(*ask(page, "return ui.data.window;"))
+    assert opened["raw"]
+    assert opened["size"] < 1_500_000
+    expect(label).to_contain_text("every request")
+    canvas(page).focus()
+    page.keyboard.press("f")
+    expect(label).to_contain_text("shares of phases")
+    far = answered(0.0, whole)
+    assert far["raw"] is None
+    assert far["requests"] == []
+    assert far["size"] < 1_500_000
+    exact = index(run).shares(0.0, whole, far["columns"])
+    sums = np.array(far["shares"]) / SHARE
+    assert sums == pytest.approx(exact.sum(axis=(1, 2)), abs=0.5 * far["lines"] / SHARE)
+    ends = np.linspace(0.0, whole, far["columns"] + 1)[1:]
+    assert far["waiting"] == events(run).waiting(ends).tolist()
+    assert picture(page)["coloured"] > 1_000
+    t0 = whole / 3
+    ask(page, "ui.show({ t0: arg.t0, t1: arg.t0 + 20000 });", t0=t0)
+    close = answered(t0, t0 + 20_000)
+    here = run.segments["request"][index(run).slice(*close["raw"])]
+    assert set(close["requests"]) == set(here.tolist())
+    idle(page)
+    page.get_by_role("button", name="Next worst").click()
+    page.wait_for_url("**request=**")
+    picked = int(page.url.rpartition("request=")[2].partition("&")[0])
+    until(lambda: view(page), lambda v: v[0] <= run.requests["arrival"][picked] <= v[1])
+    idle(page)
+    canvas(page).focus()
+    page.keyboard.press("f")
+    far = until(lambda: answered(0.0, whole), lambda d: d["requests"])
+    assert far["requests"] == [picked]
+    idle(page)
+    page.get_by_text("The timeline as a table").click()
+    rows = f"The first 5,000 of {len(run.segments):,} rows in the window in view"
+    expect(page.get_by_test_id("stMain")).to_contain_text(rows)

@@ -24,7 +24,7 @@ from pptx import Presentation
 from pptx.util import Inches
 from pyarrow import parquet as pq
 
-from pages.ui import charts, deck, drawings, files, jobs, report, tables
+from pages.ui import charts, deck, drawings, files, jobs, report, tables, timeline
 from pages.ui.draw import drawn, picture
 from pages.ui.timeline import opening_window
 from sim import __version__, traces
@@ -213,7 +213,7 @@ def test_a_report_says_everything_in_words_too(view, report_file):
 
 
 def test_a_report_of_a_long_run_shows_its_picture_instead(view, monkeypatch):
-    monkeypatch.setattr(report, "LARGEST", 1_000)
+    monkeypatch.setattr(timeline, "WHOLE", 100)
     text = report.html(view.scenario, view.runs, HOST, "<svg>still</svg>", {})
     assert "<figure><svg>still</svg></figure>" in text
     assert "id='data'" not in text

@@ -11,7 +11,7 @@ from pages.ui import timeline
 from sim import bins
 from sim.run import compare
 from sim.scenario import Scenario
-from sim.state import DECODE, HELD, PHASES, PREFILL
+from sim.state import DECODE, HELD, PHASES, PREEMPTED, PREFILL
 
 RAMP = ["#bcdaf1", "#4a8ac9", "#0a1f66"]
 PALE, DARK = (0xBC, 0xDA, 0xF1), (0x0A, 0x1F, 0x66)
@@ -605,3 +605,162 @@ def test_a_run_is_painted_with_each_of_its_phases(call, runs):
             width=400,
         )
         assert ((image[0, :, 3] > 0) == (np.sum(taken, axis=0) > 0)).all()
+
+
+# Of large runs the page is sent what its window needs; here of small ones, to be compared.
+
+PARTS = """
+    const open = (text) => js.unpack(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)));
+    const [whole, part] = [open(arg.whole), open(arg.part)], [t0, t1] = arg.view, view = { t0, t1 };
+    const each = (make) => whole.variants.map((v, k) => [v, part.variants[k]].map(make));
+    const plain = (lines) => Object.fromEntries(Object.entries(lines).map(([n, v]) => [n, [...v]]));
+    const palette = { phase: arg.colours.map(packed), ramp: js.ramp(arg.ramp) };
+    const image = (v, width) => [...js.paintSeats(v, view, width, 60, palette, [1, 50]).data];
+"""
+
+
+@pytest.fixture(scope="module")
+def tight_runs():
+    """With preemptions and a queue."""
+    query = {"rate": ["60"], "duration": ["4"], "max_num_seqs": ["12"], "num_gpu_blocks": ["200"]}
+    scenario, problems = Scenario.from_query(query | {"v": ["vllm_v1", "chunked"]})
+    assert not problems
+    runs = compare(scenario)
+    assert runs[0].requests["preemptions"].any()
+    return runs, scenario
+
+
+@pytest.fixture
+def compared(call, tight_runs, monkeypatch):
+    """compared(body, raw=rows sent as they are, view=…): what `body` makes of the runs sent whole
+    and in part."""
+
+    def compared(body: str, raw: int, view: tuple[float, float], **window):
+        def sent(**given) -> str:
+            block = (2).to_bytes(4, "little") + b"{}" + timeline.pack(*tight_runs, **given)
+            return base64.b64encode(block).decode()
+
+        whole = sent()
+        monkeypatch.setattr(timeline, "RAW", raw)
+        asked = timeline.Window(*view, window.get("columns", 300))
+        colours = [COLOURS.get(phase, (74, 138, 201)) for phase in range(len(PHASES))]
+        return call(
+            PARTS + body,
+            whole=whole,
+            part=sent(window=asked, picked=window.get("picked")),
+            view=list(view),
+            ramp=RAMP,
+            colours=colours,
+        )
+
+    return compared
+
+
+@pytest.mark.parametrize("view", [(1_000.0, 1_400.0), (2_000.0, 2_003.0), (0.0, 900.0)])
+def test_the_rows_of_a_window_show_what_the_whole_run_shows_there(compared, view):
+    body = """
+        const { plotWidth = 300 } = {}, places = js.layout(whole.variants), hits = [];
+        for (let px = 90; px < 380; px += 3) for (const { y, height } of places.panels)
+          for (let down = 1; down < height; down += 7)
+            hits.push([whole, part].map((data) => {
+              const hit = js.under(data, view, plotWidth, px, y + down);
+              return hit && js.describe(data, hit).join();
+            }));
+        return {
+          raw: part.part.raw, all: whole.variants[0].t0.length, sent: part.variants[0].t0.length,
+          images: each((v) => image(v, 300).join()), hits,
+          lines: each((v) => plain(js.linesOf(v, view, 300))),
+        };
+    """
+    found = compared(body, 10_000_000, view)
+    assert found["raw"][0] <= view[0]
+    assert found["raw"][1] >= view[1]
+    assert found["sent"] < found["all"] / 2
+    assert all(a == b for a, b in found["images"])
+    assert all(a == b for a, b in found["hits"])
+    assert sum(a is not None for a, _ in found["hits"]) > 100
+    for a, b in found["lines"]:
+        assert a == b
+
+
+def test_a_grid_shows_the_shares_and_counts_of_the_rows_under_each_pixel(compared, tight_runs):
+    runs, view = tight_runs[0], (500.0, 3_500.0)
+    body = """
+        const covers = each((v) => Array.from({ length: v.seats }, (_, seat) => js.isRaw(v, view)
+          ? js.coverage(v, seat, seat + 1, view, 300)
+          : js.gridCoverage(v, js.underPixels(v, view, 300), seat, seat + 1, 1))
+          .map((rows) => rows.map((row) => [...row])));
+        const near = part.variants.map((v) => [...v.grids[0].lost]);
+        const sent = part.variants.map((v) => v.t0.length);
+        return { raw: part.part.raw, covers, lost: near, sent,
+          lines: each((v) => plain(js.linesOf(v, view, 300))) };
+    """
+    found = compared(body, 0, view)
+    assert found["raw"] is None
+    assert found["sent"] == [0, 0]
+    for (truth, ours), (lines, ours_too) in zip(found["covers"], found["lines"], strict=True):
+        assert np.abs(np.array(truth) - ours).max() <= 1.01 / timeline.SHARE
+        assert (
+            np.abs(np.sum(truth, axis=2) - np.sum(ours, axis=2)).max() <= 1 / timeline.SHARE + 1e-3
+        )
+        assert lines.keys() == ours_too.keys()
+        for name, values in lines.items():
+            assert ours_too[name] == pytest.approx(values, rel=1e-6, abs=1e-6), name
+    edges = np.linspace(*view, 301)
+    for run, lost in zip(runs, found["lost"], strict=True):
+        marks = run.segments["t0"][run.segments["phase"] == PREEMPTED]
+        assert lost == np.histogram(marks, edges)[0].tolist()
+
+
+@pytest.mark.parametrize("raw", [0, 10_000_000])
+def test_a_picture_has_as_much_of_each_colour_as_each_phase_has_time(compared, tight_runs, raw):
+    run = tight_runs[0][1]
+    view = (0.0, run.total)
+    body = "return { raw: part.part.raw, image: image(part.variants[1], 40) };"
+    found = compared(body, raw, view, columns=40)
+    assert (found["raw"] is None) == (raw == 0)
+    image = np.array(found["image"], np.uint8).reshape(60, 40, 4)
+    image = image[[int(round(seat * 60 / run.seats)) for seat in range(run.seats)]]
+    length = run.segments["t1"] - run.segments["t0"]
+    for phase, colour in COLOURS.items():
+        time = length[run.segments["phase"] == phase].sum() / run.total * 40
+        shown = image[..., 3][near(image, colour)].sum() / 255
+        assert shown == pytest.approx(time, abs=0.04 * run.seats * 40), phase
+    assert (near(image, COLOURS[PREFILL]) & (image[..., 3] > 0)).any()
+
+
+def test_the_picked_request_is_there_at_every_level_and_others_are_not(compared, tight_runs):
+    run, picked = tight_runs[0][0], 7
+    body = """
+        const rows = part.variants[0];
+        return { request: [...rows.request], t0: [...rows.t0], start: rows.start[js.rowOf(part, 7)],
+          other: js.rowOf(part, 8), wholly: js.rowOf(whole, 8),
+          arrival: part.arrival[js.rowOf(part, 7)] };
+    """
+    found = compared(body, 0, (3_000.0, 3_400.0), picked=picked)
+    own = np.sort(run.segments["t0"][run.segments["request"] == picked])
+    assert sorted(found["t0"]) == own.tolist()
+    assert set(found["request"]) == {picked}
+    assert found["start"] == run.requests["start"][picked]
+    assert found["arrival"] == run.requests["arrival"][picked]
+    assert (found["other"], found["wholly"]) == (-1, 8)
+
+
+def test_beside_a_windows_grid_the_whole_runs_stands_in(compared, tight_runs):
+    body = """
+        const v = part.variants[0], wide = { t0: 0, t1: part.whole };
+        const grids = [...js.underPixels(v, wide, 100).of];
+        const pixels = js.underPixels(v, wide, 100), lines = v.grids[0].lines;
+        const rows = js.gridCoverage(v, pixels, 0, lines, v.seats);
+        const sums = rows.map((row) => row.reduce((a, b) => a + b, 0));
+        return { grids, sums, whole: part.whole };
+    """
+    found = compared(body, 0, (2_000.0, 2_500.0))
+    width = found["whole"] / 100
+    edges = np.arange(101) * width
+    inside = (edges[:-1] >= 2_000 - width / 2) & (edges[1:] <= 2_500 + width / 2)
+    assert found["grids"] == np.where(inside, 0, 1).tolist()
+    run = tight_runs[0][0]
+    length = run.segments["t1"] - run.segments["t0"]
+    held = [length[run.segments["phase"] == k].sum() / width for k in range(len(PHASES))]
+    assert found["sums"] == pytest.approx(held, rel=0.02, abs=2)

@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
 from sim.bins import coalesced
+from sim.detail import index
 from sim.explain import duration, verdicts
 from sim.load import NEAR, band, capacity, offered
 from sim.metrics import FIGURES, METRICS
@@ -22,10 +25,11 @@ from . import charts, controls, drawings, files, share, tables, why
 from .export import export
 from .palette import variant_colours
 from .text import dark, plain
-from .timeline import opening_window, pack, remote, shade_scale
+from .timeline import Window, asked, is_large, opening_window, pack, remote, shade_scale
 from .timeline import timeline as canvas
 
 UNKNOWN_ERROR = 5.0  # %, where nothing measured says
+MOST_SHOWN = 5_000  # rows of a table that go to the browser
 MOST_BANDED = 60_000  # requests of all variants: 22 runs of each take some seconds
 
 
@@ -209,8 +213,8 @@ def _bands(link: str, trace: str, error: float, _scenario, _trace) -> pd.DataFra
 
 
 @st.cache_data(max_entries=8, show_spinner=False)
-def _packed(link: str, _runs, _scenario) -> bytes:
-    return pack(_runs, _scenario)
+def _packed(link: str, window: Window | None, picked: int | None, _runs, _scenario) -> bytes:
+    return pack(_runs, _scenario, window=window, picked=picked)
 
 
 @st.fragment
@@ -219,12 +223,16 @@ def timeline(runs: Sequence[Run], scenario: Scenario, shown: Sequence[Run], part
     that count."""
     picked = share.picked(len(runs[0].requests))
     link, state = scenario.link(), st.session_state
-    if state.get("packed_link") != link:
-        state.packed_link, state.first_picked = link, picked
-        state.first_brush = share.window()
+    large = is_large(runs)
+    if large or state.get("packed_link") != link:  # of small runs the block is sent once
+        state.packed_link, state.first_picked, state.first_brush = link, picked, share.window()
+    view, lit = None, None
+    if large:
+        view = asked(link) or Window(*opening_window(runs, scenario.baseline))
+        lit = picked
     alt = f"Slot timeline of {len(runs)} variants. " + " ".join(verdicts(runs, scenario.baseline))
     with st.container(key="timeline-box"):
-        packed = _packed(link, runs, scenario)
+        packed = _packed(link, view, lit, runs, scenario)
         result = canvas(packed, alt, state.first_picked, state.first_brush)
         remote(state.get("order"))
     if result.pick is not None and result.pick != picked:
@@ -243,24 +251,37 @@ def timeline(runs: Sequence[Run], scenario: Scenario, shown: Sequence[Run], part
     why.jumps(runs, shown, scenario)
     _request(runs, scenario, picked)
     with st.expander("The timeline as a table", icon=":material/table_rows:"):
-        _as_table(shown, part)
+        _as_table(shown, part, view)
 
 
 def _refused(runs: Sequence[Run]) -> None:
     """Who was turned away at the door, and why."""
     for run in runs:
-        table = requests_table(run)
-        table = table.loc[table["refused"] != "", ["arrival", "prompt", "limit", "refused"]]
-        if len(table):
-            with st.expander(
-                f"{run.label}: {len(table):,} refused at the door", icon=":material/block:"
-            ):
-                st.dataframe(table.rename(columns={"refused": "why"}), alt="Refused requests")
+        ids = np.flatnonzero(run.requests["refused"])
+        if not len(ids):
+            continue
+        with st.expander(f"{run.label}: {len(ids):,} refused at the door", icon=":material/block:"):
+            first = ids[:MOST_SHOWN]
+            table = requests_table(replace(run, requests=run.requests[first], ids=first))
+            table = table.assign(why=table["refused"])[["arrival", "prompt", "limit", "why"]]
+            st.dataframe(table, alt="Refused requests")
+            _cut(len(ids))
+
+
+def _cut(rows: int, where: str = "") -> None:
+    """Say so where a table leaves rows out."""
+    if rows > MOST_SHOWN:
+        st.caption(f"The first {MOST_SHOWN:,} of {rows:,} rows{where}. Exports hold all.")
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def _coalesced(link: str, window: tuple[float, float], _runs: Sequence[Run]) -> pd.DataFrame:
+    return coalesced(_runs, *window)
 
 
 def _gantt(runs: Sequence[Run], scenario: Scenario, window: tuple[float, float]) -> None:
     t0, t1 = window
-    rows = coalesced(runs, t0, t1)
+    rows = _coalesced(scenario.link(), window, runs)
     chart = charts.gantt(
         rows, shade_scale(runs, scenario), dark(), {run.label: run.seats for run in runs}
     )
@@ -291,13 +312,17 @@ def _request(runs: Sequence[Run], scenario: Scenario, picked: int | None) -> Non
     why.request(runs, scenario, picked, dark())
 
 
-def _as_table(runs: Sequence[Run], scenario: Scenario) -> None:
+def _as_table(runs: Sequence[Run], scenario: Scenario, window: Window | None) -> None:
     """Who held which seat and when, for whoever can't see the canvas."""
     names = {run.label: run for run in runs}
     label = st.selectbox("Variant", names, key="table-variant")
     run = names[label]
-    shown = segments_table(run)
+    t0, t1 = window[:2] if window else (0.0, np.inf)
+    first = int(np.searchsorted(run.segments["t1"], t0, side="right"))
+    rows = run.segments[first:][:MOST_SHOWN]
+    shown = segments_table(replace(run, segments=rows[rows["t0"] < t1]))
     st.dataframe(shown, height=320, hide_index=True, alt=f"Segments of {label}")
+    _cut(index(run).count(t0, t1), " in the window in view" if window else "")
     st.caption(f"Phases: {', '.join(PHASES)}. Times in ms.")
     left, right, _ = st.columns([1, 1, 4])
     with left:

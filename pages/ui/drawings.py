@@ -189,7 +189,8 @@ def _legend(runs: Sequence[Run], scenario: Scenario, dark: bool) -> list[str]:
     stops = "".join(
         f'<stop offset="{k / 2}" stop-color="{stop}"/>' for k, stop in enumerate(charts.RAMP[dark])
     )
-    told = f"decode, each token by its ITL: {duration(floor)} to {duration(limit)} (TPOT limit)"
+    scale = f"{duration(floor)} to {duration(limit)} (TPOT limit)"
+    told = f"decode, by the longest ITL under each pixel: {scale}"
     parts = [
         f'<defs><linearGradient id="ramp">{stops}</linearGradient></defs>',
         '<rect x="24" y="68" width="110" height="14" fill="url(#ramp)"/>',

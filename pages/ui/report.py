@@ -13,10 +13,9 @@ from sim.scenario import Scenario
 from sim.table import scenario_table, stamp
 
 from . import tables
-from .timeline import pack
+from .timeline import is_large, pack
 
 HERE = Path(__file__).parent
-LARGEST = 20_000_000  # bytes of a timeline that a report carries; beyond, its picture stands there
 
 STYLE = """
 :root { --st-text-color: #1f2328; --st-background-color: #ffffff; --st-border-color: #d0d7de;
@@ -113,9 +112,9 @@ def html(
 
 
 def _timeline(scenario: Scenario, runs: Sequence[Run], host: str, picture: str) -> list[str]:
-    packed = pack(runs, scenario)
-    if len(packed) > LARGEST:
+    if is_large(runs):  # its timeline asks the server for what it shows
         return [f"<figure>{picture}</figure>"]
+    packed = pack(runs, scenario)
     alt = f"Slot timeline of {len(runs)} variants. " + " ".join(verdicts(runs, scenario.baseline))
     first = json.dumps({"picked": -1, "alt": alt, "host": host}).encode()
     block = len(first).to_bytes(4, "little") + first + packed

@@ -3,11 +3,12 @@
 import gc
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from threading import Lock
 
 import streamlit as st
 
-from sim.run import Run, serve_variant
+from sim.run import Run, forget, serve_variant
 from sim.scenario import MAX_LINK, PAGE, Scenario
 from sim.store import StoreError
 from sim.workload import Workload, draw
@@ -226,21 +227,25 @@ def runs_of(scenario: Scenario, trace: Workload | None) -> list[Run]:
     ScenarioError as `Scenario.check`. A control that moves meanwhile ends the run.
     """
     (shelf, lock), runs, workload = _shelf(), [], None  # another viewer may drop a run
-    bar = st.empty()
-    for variant in scenario.variants:
-        key = (
+    keys = [
+        (
             scenario.traffic,
             variant,
             scenario.limits_of(variant),
             scenario.cost_of(variant),
             scenario.host_of(variant),
         )
+        for variant in scenario.variants
+    ]
+    bar = st.empty()
+    for key, variant in zip(keys, scenario.variants, strict=True):
         with lock:
             run = shelf.pop(key, None)
         if run is None:
             if workload is None:
                 workload = draw(scenario.traffic, trace)
                 scenario.check(len(workload))
+            _make_room(len(workload), keys)
 
             def go_on(done, label=variant.label):
                 bar.progress(done, f"Simulating {label}")
@@ -250,8 +255,14 @@ def runs_of(scenario: Scenario, trace: Workload | None) -> list[Run]:
             shelf[key] = run  # the one used last stands last
         runs.append(run)
     bar.empty()
-    with lock:
-        for key in list(shelf)[: -len(runs)]:
-            if sum(len(r.requests) for r in shelf.values()) > KEPT_REQUESTS:
-                shelf.pop(key, None)
+    _make_room(0, keys)
     return runs
+
+
+def _make_room(requests: int, wanted: Sequence[tuple]) -> None:
+    """Take runs off the shelf, the one used longest ago first, until so many requests fit."""
+    shelf, lock = _shelf()
+    with lock:
+        for key in [key for key in shelf if key not in wanted]:
+            if sum(len(run.requests) for run in shelf.values()) + requests > KEPT_REQUESTS:
+                forget(shelf.pop(key))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -85,7 +86,7 @@ def one_request(runs: Sequence[Run], i: int) -> pd.DataFrame:
     """Request i under every variant."""
     rows = {}
     for run in runs:
-        r = requests_table(run).loc[i]
+        r = requests_table(replace(run, requests=run.requests[[i]])).iloc[0]
         rows[run.label] = {
             "seat taken": number(r["start"], "ms"),
             "queued": number(r["queue_ms"], "ms"),

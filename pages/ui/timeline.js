@@ -3,6 +3,11 @@
 // Data comes as one block of bytes (pages/ui/timeline.py packs it): a length, a JSON header, typed
 // arrays. Times are milliseconds. Everything up to `component` is a pure function of its arguments,
 // so that tests can call it without a page.
+//
+// Of a small run the block has every row. Of a large one (`part` in the header) it has the rows of a
+// window, `raw`, or where these are too many the window as a grid, `near`: the exact share of each
+// column that each phase takes on each line of seats. `wide` is the whole run's grid, which stands in
+// while the server is asked for the window in view.
 
 export const PREFILL = 0, STALL = 1, DECODE = 2, HELD = 3, RECOMPUTE = 4, PREEMPTED = 5;
 export const PHASES = ["prefill", "stalled", "decode", "padding", "recompute", "preempted"];
@@ -13,10 +18,11 @@ const TITLE = 20;       // px above each panel, for its name
 const STRIP = 50;       // px of each strip under the panels
 const STRIP_GAP = 14;
 const AXIS = 24;
+const FAINTEST = 0.08;  // opacity of a pixel in which somebody sits, however shortly
 
 // ---------------------------------------------------------------- data
 
-const KINDS = { f8: Float64Array, i4: Int32Array, u1: Uint8Array };
+const KINDS = { f8: Float64Array, f4: Float32Array, i4: Int32Array, u1: Uint8Array };
 
 // A JSON header behind its length: [what it says, the bytes after it].
 function headed(bytes) {
@@ -27,18 +33,39 @@ function headed(bytes) {
 export function unpack(bytes) {
   const [mounting, rest] = headed(bytes), [header, columnBytes] = headed(rest);
   const body = columnBytes.slice().buffer;  // a copy of its own, so that offsets are aligned
-  const columns = {};
-  for (const { name, kind, at, n } of header.columns) columns[name] = new KINDS[kind](body, at, n);
+  const owned = {};
+  for (const { name, kind, at, n } of header.columns) {
+    const path = name.split("."), column = path.pop();
+    path.reduce((owner, part) => (owner[part] ??= {}), owned)[column] = new KINDS[kind](body, at, n);
+  }
   const variants = header.variants.map((variant, k) => {
-    const own = {};
-    for (const name in columns) {
-      const [owner, column] = name.split(".");
-      if (owner === String(k)) own[column] = columns[name];
-    }
-    return { ...variant, ...own, ...sortedTimes(own, columns["all.arrival"]), ...shares(own, variant) };
+    const own = owned[k], times = own.arrivals ? {} : sortedTimes(own, owned.all.arrival);
+    const whole = { ...variant, ...own, ...times, ...shares(own, variant), part: header.part };
+    if (header.part) whole.grids = grids(whole, header);
+    return whole;
   });
-  return { ...mounting, ...header, variants, arrival: columns["all.arrival"], prompt: columns["all.prompt"], output: columns["all.output"] };
+  return { ...mounting, ...header, variants, ...owned.all };
 }
+
+// The grids of a variant, the finer first, each with its window and its number of lines and columns.
+function grids(variant, { part, whole }) {
+  const framed = (grid, t0, t1, columns) => {
+    const lines = grid.share.length / variant.planes.length / columns;
+    return { ...grid, ...shares({ stepFree: grid.held.map((held) => variant.blocks - held), stepKv: grid.kv }, variant), t0, t1, columns, lines };
+  };
+  const found = variant.near ? [framed(variant.near, part.asked[0], part.asked[1], part.near)] : [];
+  return [...found, framed(variant.wide, 0, whole, part.wide)];
+}
+
+// Where a request stands among those that are here; -1: nowhere.
+export function rowOf({ ids }, request) {
+  if (!ids) return request;
+  const row = after(ids, request) - 1;
+  return ids[row] === request ? row : -1;
+}
+
+// Whether every row of the window is here.
+export const isRaw = ({ part }, { t0, t1 }) => !part || (!!part.raw && t0 >= part.raw[0] && t1 <= part.raw[1]);
 
 // When requests that were let in came, had a seat, and left it.
 function sortedTimes({ start, finish }, arrival) {
@@ -104,7 +131,7 @@ export function largest(variant, column, view, width) {
 // How many of the requests counted by `from` and not yet by `to` (both sorted) there are at t.
 export const between = (from, to, t) => after(from, t) - after(to, t);
 
-// The share of each pixel that each phase covers, over the seats [seat0, seat1): four rows of width.
+// The share of each pixel that each phase covers, over the seats [seat0, seat1): a row each of width.
 export function coverage(variant, seat0, seat1, view, width) {
   const shares = PHASES.map(() => new Float32Array(width));
   const scale = width / (view.t1 - view.t0), { t0, t1, phase, offset } = variant;
@@ -119,6 +146,51 @@ export function coverage(variant, seat0, seat1, view, width) {
     }
   }
   return shares;
+}
+
+// Of each pixel of the window which of the grids reaches it, from where to where (a to b) in its
+// columns, and which of these (first to last) it has a part of.
+export function underPixels({ grids }, view, width) {
+  const step = (view.t1 - view.t0) / width, of = new Uint8Array(width);
+  const [a, b] = [new Float64Array(width), new Float64Array(width)], [first, last] = [new Int32Array(width), new Int32Array(width)];
+  for (let x = 0; x < width; x++) {
+    const t0 = view.t0 + x * step, t1 = t0 + step;
+    of[x] = Math.max(0, grids.findIndex((g, k) => k === grids.length - 1 || (t0 >= g.t0 - step / 2 && t1 <= g.t1 + step / 2)));
+    const { columns, t0: begin, t1: end } = grids[of[x]], at = (t) => Math.max(0, Math.min(columns, ((t - begin) / (end - begin)) * columns));
+    a[x] = at(t0);
+    b[x] = at(t1);
+    first[x] = Math.min(columns - 1, Math.floor(a[x] + 1e-6));
+    last[x] = Math.max(first[x] + 1, Math.ceil(b[x] - 1e-6));
+  }
+  return { of, a, b, first, last };
+}
+
+// Coverage by the grids' lines [line0, line1), each of which stands for as many seats as the others.
+export function gridCoverage({ grids, planes, part }, { of, a, b, first, last }, line0, line1, seats) {
+  const width = of.length, shares = PHASES.map(() => new Float32Array(width)), unit = part.share * (line1 - line0);
+  planes.forEach((phase, plane) => {
+    const row = shares[phase];
+    for (let x = 0; x < width; x++) {
+      const { share, lines, columns } = grids[of[x]], alone = last[x] - first[x] === 1;
+      let sum = 0;
+      for (let line = line0; line < line1; line++) {
+        const from = (plane * lines + line) * columns;
+        if (alone) sum += share[from + first[x]];
+        else for (let c = first[x]; c < last[x]; c++) sum += (share[from + c] * (Math.min(b[x], c + 1) - Math.max(a[x], c))) / (b[x] - a[x]);
+      }
+      row[x] = (sum / unit) * seats;
+    }
+  });
+  return shares;
+}
+
+// The largest value of the grids' columns under each pixel.
+function gridLargest({ grids }, { of, first, last }, name) {
+  return Float64Array.from(of, (k, x) => {
+    let most = 0;
+    for (let c = first[x]; c < last[x]; c++) most = Math.max(most, grids[k][name][c]);
+    return most;
+  });
 }
 
 // 0 at the floor of the run, 1 at the limit and beyond.
@@ -206,30 +278,39 @@ function drawBase(ui) {
     const canvas = new OffscreenCanvas(device, lines);
     canvas.getContext("2d").putImageData(image, 0, 0);
     pen.drawImage(canvas, GUTTER, panel.y, width, panel.height);
-    drawPreemptions(ui, pen, variant, panel);
+    (isRaw(variant, view) ? drawPreemptions : drawRug)(ui, pen, variant, panel);
   });
   drawStrips(ui, pen, places.strips);
 }
 
 // One image of all seats; seats share a line of pixels where there are more of them than lines.
+//
+// A pixel has the colour of one phase that it holds, and the opacity of all that it holds. What the
+// colour leaves out is carried to the next pixel of the line, so that each phase has as much of it as
+// it has time, however coarse the pixels are.
 export function paintSeats(variant, view, width, lines, colours, scale) {
-  const image = new ImageData(width, lines), pixels = new Uint32Array(image.data.buffer);
-  const worst = worstItl(variant, view, width), { seats } = variant;
-  const rows = Math.min(seats, lines), gap = lines / rows >= 4 ? Math.max(1, Math.floor(lines / rows / 6)) : 0;
+  const image = new ImageData(width, lines), pixels = new Uint32Array(image.data.buffer), { seats } = variant;
+  const pixelsUnder = isRaw(variant, view) ? null : underPixels(variant, view, width);
+  const worst = pixelsUnder ? gridLargest(variant, pixelsUnder, "itl") : worstItl(variant, view, width);
+  const most = pixelsUnder ? variant.grids[0].lines : seats;
+  const rows = Math.min(most, lines), gap = lines / rows >= 4 ? Math.max(1, Math.floor(lines / rows / 6)) : 0;
   const line = new Uint32Array(width);
   for (let row = 0; row < rows; row++) {
-    const seat0 = Math.floor((row * seats) / rows), seat1 = Math.floor(((row + 1) * seats) / rows);
-    const shares = coverage(variant, seat0, seat1, view, width), top = Math.round((row * lines) / rows);
+    const [first, last] = [Math.floor((row * most) / rows), Math.floor(((row + 1) * most) / rows)];
+    const shares = pixelsUnder ? gridCoverage(variant, pixelsUnder, first, last, last - first) : coverage(variant, first, last, view, width);
+    const top = Math.round((row * lines) / rows), owed = new Float64Array(shares.length);
     for (let x = 0; x < width; x++) {
-      let phase = DECODE, total = 0;
+      let phase = -1, total = 0;
       for (let k = 0; k < shares.length; k++) {
         total += shares[k][x];
-        if (shares[k][x] > shares[phase][x]) phase = k;
+        owed[k] += shares[k][x];
+        if (shares[k][x] > 1e-9 && (phase < 0 || owed[k] > owed[phase])) phase = k;
       }
-      if (total <= 0) { line[x] = 0; continue; }
+      if (phase < 0) { line[x] = 0; continue; }
+      owed[phase] -= total;
       let colour = colours.phase[phase];
       if (phase === DECODE) colour = colours.ramp[Math.round(255 * shade(worst[x], scale))];
-      const alpha = Math.round(255 * Math.max(0.2, Math.min(1, total / (seat1 - seat0))));
+      const alpha = Math.round(255 * Math.max(FAINTEST, Math.min(1, total / (last - first))));
       line[x] = ((colour & 0xffffff) | (alpha << 24)) >>> 0;
     }
     const bottom = Math.round(((row + 1) * lines) / rows) - gap;
@@ -257,6 +338,19 @@ function drawPreemptions(ui, pen, variant, { y, height }) {
     const tall = Math.max(5, height / variant.seats), middle = y + ((variant.seat[i] + 0.5) * height) / variant.seats;
     pen.fillRect(ui.x(variant.t0[i]) - 1, Math.max(y, Math.min(middle - tall / 2, y + height - tall)), 2, tall);
   }
+}
+
+// How many seats were lost at each pixel, under all seats: where marks would hide everything else.
+function drawRug(ui, pen, variant, { y, height }) {
+  const pixels = underPixels(variant, ui.view, Math.max(1, Math.floor(ui.plotWidth))), counts = gridLargest(variant, pixels, "lost");
+  const top = counts.reduce((a, b) => Math.max(a, b), 1);
+  pen.fillStyle = ui.colours.css[PREEMPTED];
+  counts.forEach((lost, x) => {
+    if (!lost) return;
+    pen.globalAlpha = 0.35 + (0.65 * Math.log1p(lost)) / Math.log1p(top);
+    pen.fillRect(GUTTER + x, y + height + 1, 1, 4);
+  });
+  pen.globalAlpha = 1;
 }
 
 function drawTitle(ui, pen, variant, panel) {
@@ -299,14 +393,29 @@ const log1p = (x) => Math.log10(1 + Math.max(0, x));
 // Each strip: a name, a line (and a faint second one) for each variant, a limit where it has one.
 function stripsOf(ui) {
   const { data, view } = ui, width = Math.max(1, Math.floor(ui.plotWidth));
-  const at = (x) => view.t0 + ((x + 1) / width) * (view.t1 - view.t0);
-  const counted = (v, from, to, sign) => Float64Array.from({ length: width }, (_, x) => between(from, to, at(x)) + sign * between(v.lost, v.back, at(x)));
+  const lines = data.variants.map((v) => linesOf(v, view, width)), of = (...names) => lines.map((line) => names.map((name) => line[name]));
   return [
-    { name: "waiting", faint: "running", lines: data.variants.map((v) => [counted(v, v.arrivals, v.starts, 1), counted(v, v.starts, v.ends, -1)]) },
-    { name: "prefill", faint: "decode", unit: "tok/step", lines: data.variants.map((v) => [largest(v, v.stepPrefill, view, width), largest(v, v.stepDecodes, view, width)]) },
-    { name: "step, ms", limit: data.shade[1], lines: data.variants.map((v) => [largest(v, v.stepMs, view, width)]) },
-    { name: "KV, %", faint: "tokens", linear: 100, lines: data.variants.map((v) => (v.blocks ? [largest(v, v.heldShare, view, width), largest(v, v.kvShare, view, width)] : [])) },
+    { name: "waiting", faint: "running", lines: of("waiting", "running") },
+    { name: "prefill", faint: "decode", unit: "tok/step", lines: of("prefill", "decodes") },
+    { name: "step, ms", limit: data.shade[1], lines: of("ms") },
+    { name: "KV, %", faint: "tokens", linear: 100, lines: lines.map((line) => (line.held ? [line.held, line.kv] : [])) },
   ].slice(0, layout(data.variants).strips.length);
+}
+
+// What the strips show of a variant: the largest under each pixel, and who waits and runs at its end.
+export function linesOf(v, view, width) {
+  if (!isRaw(v, view)) {
+    const pixels = underPixels(v, view, width), most = (name) => gridLargest(v, pixels, name);
+    const last = (name) => Float64Array.from(pixels.of, (k, x) => v.grids[k][name][pixels.last[x] - 1]);
+    const kv = v.blocks ? { held: most("heldShare"), kv: most("kvShare") } : {};
+    return { waiting: last("waiting"), running: last("running"), prefill: most("prefill"), decodes: most("decodes"), ms: most("ms"), ...kv };
+  }
+  const at = (x) => view.t0 + ((x + 1) / width) * (view.t1 - view.t0), most = (column) => largest(v, column, view, width);
+  const counted = (before, from, to, sign) => Float64Array.from({ length: width }, (_, x) => (before ?? 0) + between(from, to, at(x)) + sign * between(v.lost, v.back, at(x)));
+  return {
+    waiting: counted(v.waiting, v.arrivals, v.starts, 1), running: counted(v.running, v.starts, v.ends, -1),
+    prefill: most(v.stepPrefill), decodes: most(v.stepDecodes), ms: most(v.stepMs), ...(v.blocks ? { held: most(v.heldShare), kv: most(v.kvShare) } : {}),
+  };
 }
 
 function drawStrips(ui, pen, places) {
@@ -396,7 +505,9 @@ function drawLit(ui, pen, panels, request) {
       pen.fillRect(GUTTER, y, ui.plotWidth, height);
       pen.globalAlpha = 1;
     }
-    const arrived = ui.x(ui.data.arrival[request]), seated = ui.x(variant.start[request]);
+    const at = rowOf(ui.data, request);
+    if (at < 0) return;
+    const arrived = ui.x(ui.data.arrival[at]), seated = ui.x(variant.start[at]);
     for (const i of variant.byRequest.get(request) || []) {
       const x0 = Math.max(GUTTER, ui.x(variant.t0[i])), x1 = Math.min(GUTTER + ui.plotWidth, ui.x(variant.t1[i]));
       if (x1 < GUTTER || x0 > GUTTER + ui.plotWidth) continue;
@@ -454,12 +565,14 @@ function drawPlayhead(ui, pen, places) {
 // ---------------------------------------------------------------- the pointer
 
 // What lies under a point of the canvas: variant, segment, request, time; null where nobody sits.
+// Where rows are not here, of a column of the grid: which `seats`, what `shares` of it.
 export function under(data, view, plotWidth, px, py) {
   const places = layout(data.variants), t = view.t0 + ((px - GUTTER) / plotWidth) * (view.t1 - view.t0);
   if (px < GUTTER || px > GUTTER + plotWidth) return null;
   for (let k = 0; k < data.variants.length; k++) {
     const { y, height } = places.panels[k], variant = data.variants[k];
     if (py < y || py >= y + height) continue;
+    if (!isRaw(variant, view)) return cellUnder(variant, k, view, plotWidth, px, (py - y) / height);
     const seat = Math.floor(((py - y) / height) * variant.seats), end = variant.offset[seat + 1];
     const slack = (view.t1 - view.t0) / plotWidth, found = (at) => after(variant.t1, at, variant.offset[seat], end);
     const here = found(t), i = here < end && variant.t0[here] <= t ? here : found(t - slack);
@@ -468,8 +581,33 @@ export function under(data, view, plotWidth, px, py) {
   return null;
 }
 
+function cellUnder(variant, k, view, plotWidth, px, down) {
+  const width = Math.max(1, Math.floor(plotWidth)), step = (view.t1 - view.t0) / width, x = Math.min(Math.floor(px - GUTTER), width - 1);
+  const pixel = underPixels(variant, { t0: view.t0 + x * step, t1: view.t0 + (x + 1) * step }, 1), grid = variant.grids[pixel.of[0]];
+  const line = Math.floor(down * grid.lines), seat = (l) => Math.floor((l * variant.seats) / grid.lines), wide = (grid.t1 - grid.t0) / grid.columns;
+  const shares = gridCoverage(variant, pixel, line, line + 1, 1).map((row) => row[0]), [first, last] = [pixel.first[0], pixel.last[0]];
+  if (shares.every((share) => share === 0)) return null;
+  return {
+    k, variant, request: null, seats: [seat(line), seat(line + 1) - 1], shares, itl: gridLargest(variant, pixel, "itl")[0],
+    lost: grid.lost.slice(first, last).reduce((a, b) => a + b, 0), t0: grid.t0 + first * wide, t1: grid.t0 + last * wide,
+  };
+}
+
+function describeCell({ variant, seats, shares, lost, itl, t0, t1 }) {
+  const said = (share) => (share < 0.01 ? "under 1" : Math.round(100 * share)), idle = 1 - shares.reduce((a, b) => a + b, 0);
+  const parts = shares.map((share, phase) => [PHASES[phase], share]).concat([["nobody", idle]]).filter(([, share]) => share > 0.002);
+  return [
+    `${seats[0] === seats[1] ? `Seat ${seats[0]}` : `Seats ${seats[0]} to ${seats[1]}`} · ${variant.label}`,
+    `${(t0 / 1000).toFixed(3)} to ${(t1 / 1000).toFixed(3)} s: ${parts.map(([name, share]) => `${name} ${said(share)} %`).join(", ")}`,
+    `longest ITL ${duration(itl)}${lost ? `, ${count(lost)} preemption${lost === 1 ? "" : "s"} on all seats` : ""}`,
+    "Zoom in to see requests.",
+  ];
+}
+
 // The lines of the tooltip.
 export function describe(data, hit) {
+  if (hit.request == null) return describeCell(hit);
+  const row = rowOf(data, hit.request);
   const { variant, i, request, t } = hit, phase = variant.phase[i], at = (times) => Math.max(0, after(times, t) - 1);
   const lines = [`Request ${request} · seat ${hit.seat} · ${variant.label}`];
   lines.push(`${PHASES[phase]} ${(variant.t0[i] / 1000).toFixed(3)} to ${(variant.t1[i] / 1000).toFixed(3)} s (${duration(variant.t1[i] - variant.t0[i])})`);
@@ -478,10 +616,10 @@ export function describe(data, hit) {
     const steps = stepsWithin(variant, variant.t0[i], variant.t1[i]);
     lines.push(`${count(variant.tokens[i])} prompt tokens in ${count(steps)} step${steps === 1 ? "" : "s"}`);
   }
-  lines.push(`prompt ${count(data.prompt[request])}, output ${count(data.output[request])} tokens, arrived ${(data.arrival[request] / 1000).toFixed(3)} s`);
+  lines.push(`prompt ${count(data.prompt[row])}, output ${count(data.output[row])} tokens, arrived ${(data.arrival[row] / 1000).toFixed(3)} s`);
   for (const v of data.variants) {
-    if (Number.isNaN(v.start[request])) lines.push(`${v.label}: refused at the door`);
-    else lines.push(`${v.label}: TTFT ${duration(v.first[request] - data.arrival[request])}, of it queued ${duration(v.start[request] - data.arrival[request])}`);
+    if (Number.isNaN(v.start[row])) lines.push(`${v.label}: refused at the door`);
+    else lines.push(`${v.label}: TTFT ${duration(v.first[row] - data.arrival[row])}, of it queued ${duration(v.start[row] - data.arrival[row])}`);
   }
   return lines;
 }
@@ -508,6 +646,21 @@ export function moved(view, whole, { zoom = 1, shift = 0, middle = (view.t0 + vi
 // ---------------------------------------------------------------- the component
 
 const MOUNTED = new WeakMap();
+const RESTS = 60;       // ms without a change of window, after which the server is asked
+
+const columnsOf = (ui) => Math.round(ui.plotWidth * ui.ratio);
+
+// Whether the window in view could be had in more detail.
+function lacks({ data, view, plotWidth, ratio }) {
+  if (isRaw(data, view)) return false;
+  const [t0, t1, columns] = data.part.asked, slack = 1e-6 * (view.t1 - view.t0);
+  return Math.abs(t0 - view.t0) > slack || Math.abs(t1 - view.t1) > slack || columns < Math.round(plotWidth * ratio);
+}
+
+function detail(ui) {
+  if (!ui.data.part) return "";
+  return isRaw(ui.data, ui.view) ? " · every request" : lacks(ui) ? " · …" : " · shares of phases";
+}
 
 function markup() {
   const root = document.createElement("div");
@@ -538,15 +691,15 @@ function legend(ui) {
   const add = (style, text) => {
     const swatch = document.createElement("i"), label = document.createElement("span");
     swatch.style.cssText = style;
-    label.textContent = text;
-    box.append(swatch, label);
+    label.append(swatch, text);
+    box.append(label);
   };
   const { css } = ui.colours, present = new Set(ui.data.variants.flatMap((v) => v.phases));
-  add(`width:110px;background:linear-gradient(90deg,${ui.colours.stops.join(",")})`, `decode, each token by its ITL: ${duration(floor)} to ${duration(limit)} (TPOT limit) and beyond`);
+  add(`width:110px;background:linear-gradient(90deg,${ui.colours.stops.join(",")})`, `decode, by the longest ITL under each pixel: ${duration(floor)} to ${duration(limit)} (TPOT limit) and beyond`);
   add(`background:${css[PREFILL]}`, "prefill");
   if (present.has(HELD)) add(`background:repeating-linear-gradient(135deg,${css[HELD]} 0 3px,transparent 3px 4px)`, "padding: seat held for nothing");
   if (present.has(RECOMPUTE)) add(`background:${css[RECOMPUTE]}`, "recomputed after a preemption");
-  if (present.has(PREEMPTED)) add(`width:3px;height:14px;background:${css[PREEMPTED]}`, "preempted");
+  if (present.has(PREEMPTED)) add(`width:3px;height:14px;background:${css[PREEMPTED]}`, ui.data.part ? "preempted (below the seats where marks would hide them)" : "preempted");
   if (present.has(STALL)) add(`background:repeating-linear-gradient(135deg,${css[STALL]} 0 3px,transparent 3px 4px)`, "stalled: no tokens left in the step");
 }
 
@@ -561,13 +714,20 @@ function mount(parent) {
 
   let asked = 0;
   ui.redraw = (base) => {
-    if (base) find(".window").textContent = `${span(ui.view)} of ${duration(ui.data.whole)}`;
+    if (base) { ui.want(); find(".window").textContent = `${span(ui.view)} of ${duration(ui.data.whole)}${detail(ui)}`; }
     ui.stale ||= base;
     if (!asked) asked = requestAnimationFrame(() => {
       asked = 0;
       if (ui.stale) { ui.stale = false; drawBase(ui); }
       draw(ui);
     });
+  };
+  // Once the window rests, ask for what it lacks.
+  let resting = 0;
+  ui.want = () => {
+    clearTimeout(resting);
+    if (!lacks(ui)) return;
+    resting = setTimeout(() => { if (lacks(ui)) ui.component.setStateValue("view", { link: ui.data.link, ...ui.view, columns: columnsOf(ui) }); }, RESTS);
   };
   ui.show = (view) => {
     ui.touched = true;
@@ -692,7 +852,7 @@ function listen(ui) {
     const click = dragged && !dragged.far, hit = under(ui.data, ui.view, ui.plotWidth, event.offsetX, event.offsetY);
     dragged = null;
     if (click) canvas.focus({ preventScroll: true });
-    if (!click || !hit) return;
+    if (!click || hit?.request == null) return;
     ui.data.picked = hit.request;
     ui.redraw(false);
     ui.component.setTriggerValue("pick", hit.request);
@@ -754,7 +914,7 @@ function index(variant) {
   variant.byRequest = byRequest;
   variant.seat = new Int32Array(variant.request.length);
   for (let seat = 0; seat < variant.seats; seat++) variant.seat.fill(seat, variant.offset[seat], variant.offset[seat + 1]);
-  variant.phases = [...new Set(variant.phase)];
+  variant.phases ??= [...new Set(variant.phase)];
   variant.lostSeats = [...variant.phase.keys()].filter((i) => variant.phase[i] === PREEMPTED);
 }
 

@@ -25,7 +25,7 @@ Q = 0.95
 AT_ONCE = 20_000  # requests of all variants, up to which advice is tried unasked
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
+@st.cache_resource(max_entries=1, show_spinner=False)
 def splits(link: str, _runs: Sequence[Run], _scenario: Scenario) -> list[Why]:
     """The split of each run, made once for all viewers of a link."""
     pairs = zip(_runs, _scenario.variants, strict=True)
@@ -135,7 +135,8 @@ def request(runs: Sequence[Run], scenario: Scenario, i: int, dark: bool) -> None
     """The split of request i under every variant, and who delayed it."""
     whole, present = splits(scenario.link(), runs, scenario), set()
     for column, half in zip(st.columns(2), (TTFT, DECODING), strict=True):
-        rows = _rows({split.run.label: split.parts[i, half] for split in whole}, shares=False)
+        parts = {split.run.label: split.parts_of(np.array([i]))[0, half] for split in whole}
+        rows = _rows(parts, shares=False)
         name = ("TTFT", "Decode time")[half]
         with column:
             if rows.empty:
