@@ -89,7 +89,7 @@ class Batch(NamedTuple):
     table: Tensor  # (rows, blocks of the longest) block ids
     length: Tensor  # (rows,) tokens that have KV once the step is done
     first: Tensor  # (rows + 1,) place of each row's first new token
-    tiles: Tensor  # (2, tiles) row and first query of each tile of the prompts
+    tiles: Tensor  # (2, tiles) row and first query of each tile: one a decode, then the prompts'
     widest: int  # blocks of the longest decode
 
 
@@ -108,10 +108,10 @@ def make_batch(plan: Plan, table: BlockTable, device: torch.device, tile: int = 
     first = ends - plan.tokens
     owner = np.repeat(rows, plan.tokens)
     position = np.arange(ends[-1]) - np.repeat(first - plan.start, plan.tokens)
-    count = -(-plan.tokens[d:] // tile)
+    count = -(-plan.tokens // tile)
     tiles = np.stack(
         [
-            np.repeat(np.arange(d, len(rows)), count),
+            np.repeat(np.arange(len(rows)), count),
             tile * (np.arange(count.sum()) - np.repeat(count.cumsum() - count, count)),
         ]
     )

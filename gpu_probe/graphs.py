@@ -17,6 +17,10 @@ from .models import Decoder
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
+def on_cuda(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
 class DecodeGraph:
     """One bucket: up to `rows` requests a step."""
 
@@ -25,38 +29,36 @@ class DecodeGraph:
         self.model, self.ids, self.cache, self.attention, self.rows = (
             model, ids, cache, attention, rows
         )  # fmt: skip
-        cuda = model.device.type == "cuda"
-        size = rows * (4 + width) + rows + 1
+        cuda = on_cuda(model.device)
+        size = rows * (4 + width)
         self.host = torch.zeros(size, dtype=torch.int64, pin_memory=cuda)
         self.buffer = torch.zeros(size, dtype=torch.int64, device=model.device)
         self.idle()
         self.buffer.copy_(self.host)
+        self.first = torch.arange(rows + 1, device=model.device)
+        self.tiles = torch.stack((self.first[:-1], self.first.new_zeros(rows)))
         self.share = share
         self.replay: Callable[[], object] = self.capture() if cuda else self.compute
 
     def parts(self, buffer):
-        """(owner, position, slot, length; each (rows,)), the table, and where rows begin."""
-        rows = self.rows
-        return (
-            buffer[: 4 * rows].reshape(4, rows),
-            buffer[4 * rows : -rows - 1].reshape(rows, -1),
-            buffer[-rows - 1 :],
+        """(owner, position, slot, length; each (rows,)), and the table."""
+        return buffer[: 4 * self.rows].reshape(4, -1), buffer[4 * self.rows :].reshape(
+            self.rows, -1
         )
 
     def idle(self) -> tuple[np.ndarray, np.ndarray]:
         """Every row is the spare request's first token, in the spare block."""
         block_size, spare = self.cache.shape[3], self.cache.shape[2] - 1
-        columns, table, first = self.parts(self.host.numpy())
+        columns, table = self.parts(self.host.numpy())
         columns[:] = np.array([len(self.ids) - 1, 0, spare * block_size, 1])[:, None]
-        table[:], first[:] = spare, np.arange(self.rows + 1)
+        table[:] = spare
         return columns, table
 
     def compute(self) -> None:
-        (owner, position, slot, length), table, first = self.parts(self.buffer)
-        none = first.new_zeros(2, 0)
+        (owner, position, slot, length), table = self.parts(self.buffer)
         batch = Batch(
-            self.rows, [], owner, position, slot, first[:-1], table, length, first, none,
-            table.shape[1],
+            self.rows, [], owner, position, slot, self.first[:-1], table, length, self.first,
+            self.tiles, table.shape[1],
         )  # fmt: skip
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

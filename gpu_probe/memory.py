@@ -37,7 +37,7 @@ class Nvml:
 
         self.nvml: Any = pynvml
         pynvml.nvmlInit()
-        self.handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        self.handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.removeprefix('GPU-')}")
 
     def read(self) -> dict[str, float]:
         n = self.nvml

@@ -78,6 +78,12 @@ SHAPES = {
 } | {name: shape_of(LLMS[name], *sizes) for name, sizes in INNER.items()}
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+Rotate = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x: (tokens, heads, head), each head turned by its token's angles (tokens, 1, head)."""
+    return (x * cos + x.roll(x.shape[-1] // 2, -1) * sin).to(x.dtype)
 
 
 class Decoder:
@@ -91,9 +97,12 @@ class Decoder:
         dtype: torch.dtype = torch.float32,
         longest: int = 4096,
         seed: int = 0,
+        rotate: Rotate = rotated,
     ):
         """longest: tokens of a request at most."""
-        self.shape, self.device, self.dtype = shape, torch.device(device), dtype
+        self.shape, self.device, self.dtype, self.rotate = (
+            shape, torch.device(device), dtype, rotate
+        )  # fmt: skip
         rng = torch.Generator(device).manual_seed(seed)
 
         def weight(out: int, into: int) -> Tensor:
@@ -131,19 +140,22 @@ class Decoder:
             layer.normal_()
         return cache
 
-    def hidden(self, ids: Tensor, position: Tensor, attend: Attend) -> Tensor:
+    def hidden(
+        self, ids: Tensor, position: Tensor, attend: Attend, rotate: Rotate | None = None
+    ) -> Tensor:
         """(tokens, dim). attend(layer, q, k, v) keeps k and v and returns what the queries saw."""
+        rotate = rotate or self.rotate
         shape, tokens = self.shape, len(ids)
         cos, sin = self.cos[position], self.sin[position]
         x = embedding(ids, self.embed)
         for layer, (qkv, out, gate_up, down) in enumerate(self.layers):
             y = linear(rms_norm(x, (shape.dim,)), qkv).view(tokens, -1, shape.head)
             qk, v = y.split([shape.heads + shape.kv_heads, shape.kv_heads], 1)
-            qk = (qk * cos + qk.roll(shape.head // 2, -1) * sin).to(self.dtype)
+            qk = rotate(qk, cos, sin)
             seen = attend(layer, qk[:, : shape.heads], qk[:, shape.heads :], v)
-            x = torch.addmm(x, seen.reshape(tokens, -1), out.t())
+            x.addmm_(seen.reshape(tokens, -1), out.t())
             gate, up = linear(rms_norm(x, (shape.dim,)), gate_up).chunk(2, -1)
-            x = torch.addmm(x, silu(gate) * up, down.t())
+            x.addmm_(silu(gate) * up, down.t())
         return x
 
     def logits(self, x: Tensor) -> Tensor:
@@ -160,7 +172,8 @@ class Decoder:
             weight = score.masked_fill(hidden, -torch.inf).softmax(-1)
             return torch.einsum("hqk,khd->qhd", weight, v)
 
-        return self.logits(self.hidden(ids, torch.arange(len(ids), device=ids.device), attend))
+        position = torch.arange(len(ids), device=ids.device)
+        return self.logits(self.hidden(ids, position, attend, rotated))
 
 
 class TinyLM:

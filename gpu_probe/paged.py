@@ -1,9 +1,10 @@
-"""Attention over block tables as one Triton kernel: every live KV block is read once.
+"""What a GPU does faster by a Triton kernel of our own: attention over block tables, and rotation.
 
-A program takes one KV head and a tile of one row's queries, packed with the heads that share it,
-and walks that row's blocks with a running softmax; decodes and prompts alike. Lengths and tables
-are read on the device, so that a captured CUDA graph replays with new ones. TRITON_INTERPRET=1 runs
-it on a CPU, slowly.
+Attention reads every live KV block once. A program takes one KV head and a tile of one row's
+queries, packed with the heads that share it, and walks that row's blocks with a running softmax;
+decodes and prompts alike. Few decodes would leave most of the card idle, so their keys are split
+among programs and the parts merged. Lengths and tables are read on the device, so that a captured
+CUDA graph replays with new ones. TRITON_INTERPRET=1 runs it on a CPU, slowly.
 """
 
 # pyright: reportMissingImports=false, reportIndexIssue=false
@@ -15,27 +16,38 @@ from torch import Tensor
 
 from .batch import Batch
 
+DECODE_TILE, PROMPT_TILE, SPAN = 16, 64, 64
+PROGRAMS, SPLITS = 512, 16  # decodes are split until so many programs run, into so many at most
 
-@triton.jit
-def kernel(
-    q, keys, values, seen, table, length, first, tile_row, tile_at, scale, width, q_row, seen_row,
+
+# What changes from step to step must not compile anew: neither the table's width, nor where in its
+# buffer an integer array begins.
+@triton.jit(
+    do_not_specialize=["width"],
+    do_not_specialize_on_alignment=["table", "length", "first", "tile_row", "tile_at"],
+)
+def walk(
+    q, keys, values, seen, tops, totals, table, length, first, tile_row, tile_at, scale, width,
+    q_row, seen_row, seen_split,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr,
-    TILE: tl.constexpr, SPAN: tl.constexpr,
+    TILE: tl.constexpr, SPAN: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """q, seen: rows of q_row and seen_row numbers. TILE: queries times group, at least 16; SPAN:
-    keys that are taken at a time."""
+    keys that are taken at a time. With SPLITS above 1, seen is of float32 and each split's own,
+    seen_split numbers apart, as are tops and totals (split, token, head): see `merge`."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     row = tl.load(tile_row + tl.program_id(0))
     at = tl.load(tile_at + tl.program_id(0))
-    kv_head = tl.program_id(1)
+    kv_head, split = tl.program_id(1), tl.program_id(2)
     begin = tl.load(first + row)
     tokens = tl.load(first + row + 1) - begin
     kv = tl.load(length + row)
 
     lane, d = tl.arange(0, TILE), tl.arange(0, HEAD)
     query = at + lane // GROUP
-    live = ((query < tokens) & (lane < TILE // GROUP * GROUP))[:, None]
-    place = (kv_head * GROUP + lane % GROUP)[:, None] * HEAD + d[None]
+    inside = (query < tokens) & (lane < TILE // GROUP * GROUP)
+    live, head = inside[:, None], kv_head * GROUP + lane % GROUP
+    place = head[:, None] * HEAD + d[None]
     x = tl.load(q + (begin + query)[:, None] * q_row + place, mask=live, other=0.0)
     position = kv - tokens + query  # a query sees the keys up to its own place
 
@@ -43,7 +55,8 @@ def kernel(
     total = tl.zeros([TILE], tl.float32)
     acc = tl.zeros([TILE, HEAD], tl.float32)
     end = tl.minimum(kv, kv - tokens + at + TILE // GROUP)
-    for start in range(0, end, SPAN):
+    share = tl.cdiv(tl.cdiv(end, SPAN), SPLITS) * SPAN
+    for start in range(split * share, tl.minimum(end, (split + 1) * share), SPAN):
         key = start + tl.arange(0, SPAN)
         there = key < kv
         block = tl.load(table + row * width + key // BLOCK, mask=there, other=0)
@@ -58,16 +71,54 @@ def kernel(
         total = total * shrink + tl.sum(p, 1)
         acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
         top = new_top
-    out = (acc / total[:, None]).to(seen.dtype.element_ty)
-    tl.store(seen + (begin + query)[:, None] * seen_row + place, out, mask=live)
+    if SPLITS == 1:
+        acc = acc / total[:, None]
+    else:
+        part = split * (seen_split // HEAD) + (begin + query) * HEADS + head
+        tl.store(tops + part, top, mask=inside)
+        tl.store(totals + part, total, mask=inside)
+    out = seen + split * seen_split + (begin + query)[:, None] * seen_row + place
+    tl.store(out, acc.to(seen.dtype.element_ty), mask=live)
 
 
-DECODE_TILE, PROMPT_TILE, SPAN = 16, 64, 64
+@triton.jit(do_not_specialize=["rows"])
+def merge(
+    parts, tops, totals, seen, rows,
+    HEADS: tl.constexpr, HEAD: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """The splits of one token and head: their running softmaxes, put on one maximum."""
+    place = tl.program_id(0).to(tl.int64) * HEADS + tl.program_id(1)
+    split, d = tl.arange(0, SPLITS), tl.arange(0, HEAD)
+    part = split * (rows * HEADS) + place
+    top = tl.load(tops + part)
+    weight = tl.exp(top - tl.max(top, 0))
+    total = tl.sum(weight * tl.load(totals + part), 0)
+    acc = tl.load(parts + part[:, None] * HEAD + d[None])
+    out = tl.sum(weight[:, None] * acc, 0) / total
+    tl.store(seen + place * HEAD + d, out.to(seen.dtype.element_ty))
+
+
+@triton.jit
+def turn(x, cos, sin, out, x_row, HEADS: tl.constexpr, PAD: tl.constexpr, HEAD: tl.constexpr):
+    """All heads of one token. x: rows of x_row numbers; PAD: the power of two from HEADS up."""
+    row = tl.program_id(0).to(tl.int64)
+    head, d = tl.arange(0, PAD)[:, None], tl.arange(0, HEAD)[None]
+    live = head < HEADS
+    x += row * x_row + head * HEAD
+    near = tl.load(x + d, mask=live, other=0.0)
+    far = tl.load(x + (d + HEAD // 2) % HEAD, mask=live, other=0.0)
+    turned = near * tl.load(cos + row * HEAD + d) + far * tl.load(sin + row * HEAD + d)
+    tl.store(out + (row * HEADS + head) * HEAD + d, turned.to(out.dtype.element_ty), mask=live)
 
 
 def queries(heads: int, kv_heads: int) -> int:
     """Of a prompt, in one tile."""
     return max(1, PROMPT_TILE // (heads // kv_heads))
+
+
+def splits(programs: int) -> int:
+    """A power of two; few values, since each is compiled."""
+    return min(SPLITS, 1 << max(1, PROGRAMS // programs).bit_length() - 1)
 
 
 def paged(q: Tensor, keys: Tensor, values: Tensor, batch: Batch) -> Tensor:
@@ -78,15 +129,36 @@ def paged(q: Tensor, keys: Tensor, values: Tensor, batch: Batch) -> Tensor:
     assert values.is_contiguous()
     assert q.stride()[1:] == (head, 1)
     assert heads // kv_heads <= DECODE_TILE
-    assert all(t.is_contiguous() for t in (batch.table, batch.length, batch.first))
+    assert all(t.is_contiguous() for t in (batch.table, batch.length, batch.first, *batch.tiles))
     seen = torch.empty((tokens, heads, head), dtype=q.dtype, device=q.device)
-    launches = [(DECODE_TILE, batch.first[: batch.decodes], torch.zeros_like(batch.first))]
-    launches.append((PROMPT_TILE, batch.tiles[0], batch.tiles[1]))
-    for tile, row, at in launches:
-        if len(row):
-            kernel[(len(row), kv_heads)](
-                q, keys, values, seen, batch.table, batch.length, batch.first, row, at,
-                head**-0.5, batch.table.shape[1], q.stride(0), seen.stride(0),
-                heads, kv_heads, head, block_size, tile, SPAN,
-            )  # fmt: skip
+    d = batch.decodes
+
+    def launch(tile: int, tiles: Tensor, parts: int, out: Tensor, sums):
+        walk[(tiles.shape[1], kv_heads, parts)](
+            q, keys, values, out, *sums, batch.table, batch.length, batch.first, *tiles,
+            head**-0.5, batch.table.shape[1], q.stride(0), heads * head, d * heads * head,
+            heads, kv_heads, head, block_size, tile, SPAN, parts,
+        )  # fmt: skip
+
+    parts = splits(max(1, d) * kv_heads)
+    if d and parts == 1:
+        launch(DECODE_TILE, batch.tiles[:, :d], 1, seen, (seen, seen))
+    elif d:
+        out = q.new_empty((parts, d, heads, head), dtype=torch.float32)
+        sums = q.new_empty((2, parts, d, heads), dtype=torch.float32)
+        launch(DECODE_TILE, batch.tiles[:, :d], parts, out, sums)
+        merge[(d, heads)](out, *sums, seen, d, heads, head, parts)
+    if batch.chunks:
+        launch(PROMPT_TILE, batch.tiles[:, d:], 1, seen, (seen, seen))
     return seen
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """As models.rotated."""
+    tokens, heads, head = x.shape
+    assert x.stride()[1:] == (head, 1)
+    out = torch.empty((tokens, heads, head), dtype=x.dtype, device=x.device)
+    turn[(tokens,)](
+        x, cos, sin, out, x.stride(0), heads, triton.next_power_of_2(heads), head
+    )  # fmt: skip
+    return out

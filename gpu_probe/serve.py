@@ -22,7 +22,7 @@ from .attention import padded
 from .device import Device, choose, clock, label, triton
 from .loop import Server
 from .memory import STEP_MEMORY, Sampler
-from .models import SHAPES, Decoder
+from .models import SHAPES, Decoder, rotated
 from .predict import asked
 
 WRITE_EVERY = 0.2  # seconds between two writings of what has been measured so far
@@ -53,11 +53,11 @@ class Machine:
                 f"model {model} has {weights / 1e9:.1f} GB of weights and {room / 1e9:.1f} GB are"
                 " free: take a smaller model, such as small"
             )
-        kernel, options = triton() if cuda else None, {}
+        kernel, options, rotate = triton() if cuda else None, {}, rotated
         if kernel:
-            tile = kernel.queries(shape.heads, shape.kv_heads)
+            tile, rotate = kernel.queries(shape.heads, shape.kv_heads), kernel.rotated
             options = {"attention": kernel.paged, "tile": tile, "graphs": True}
-        decoder = Decoder(shape, device=device, dtype=dtype, longest=longest)
+        decoder = Decoder(shape, device=device, dtype=dtype, longest=longest, rotate=rotate)
         about = {
             "device": label(device),
             "model": model,

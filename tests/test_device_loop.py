@@ -178,27 +178,3 @@ def test_a_table_gives_each_block_to_one_request_and_takes_it_back():
     held = [table.ids[i, k] for i, count in enumerate(table.held) for k in range(count)]
     assert len(set(held)) == len(held) == 6
     assert table.free == []
-
-
-def test_the_kernel_gives_the_same_in_its_interpreter(monkeypatch):
-    triton = pytest.importorskip("triton", reason="Triton is not installed")
-    if not torch.cuda.is_available():
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
-    from gpu_probe import paged
-
-    where = "cuda" if torch.cuda.is_available() else "cpu"
-    server = Server(some_requests(), "chunked", AMPLE)
-    assert triton
-    errors = []
-
-    def both(q, keys, values, batch):
-        want = attention.padded(q, keys, values, batch)
-        got = paged.paged(q, keys, values, batch)
-        errors.append(float((got - want).norm() / want.norm()))
-        return want
-
-    model = Decoder(SHAPES["tiny"], device=where, longest=160)
-    device = Device(model, server, attention=both, tile=paged.queries(4, 2))
-    for _, _ in zip(server.steps(device.forward, lambda: 0.0), range(12), strict=False):
-        pass
-    assert max(errors) < 1e-5

@@ -1,0 +1,186 @@
+"""What only a GPU runs, as far as a CPU can tell: our kernels in Triton's interpreter, graphs by a
+tape in CUDA's place."""
+
+import contextlib
+import os
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from test_device_loop import AMPLE, TIGHT, decoder, some_requests
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpu_probe import graphs
+from gpu_probe.attention import padded
+from gpu_probe.batch import BlockTable, Plan, make_batch
+from gpu_probe.device import Device
+from gpu_probe.loop import Server
+from gpu_probe.models import rotated
+
+WHERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+if WHERE.type == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
+
+
+# Kernels
+
+interpreted = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+
+
+def ragged(decodes, chunks, block: int, tile: int):
+    """A batch of decodes with so many tokens of KV, and of prompts (there, new), in any blocks."""
+    start = np.array([n - 1 for n in decodes] + [there for there, _ in chunks])
+    tokens = np.array([1] * len(decodes) + [new for _, new in chunks])
+    rows, held = np.arange(len(start)), -(-(start + tokens) // block)
+    table = BlockTable(len(rows), int(held.sum()), block, int((start + tokens).max()))
+    np.random.default_rng(0).shuffle(table.free)
+    table.follow(held)
+    plan = Plan(rows, start, tokens, len(decodes), rows >= 0, held, 0)
+    return make_batch(plan, table, WHERE, tile), int(held.sum())
+
+
+def attended(kernels, decodes, chunks, heads: tuple[int, int, int], block: int, later: int = 0):
+    """(gathered pages', the kernel's), whose lengths are `later` too large."""
+    count, kv_heads, head = heads
+    batch, blocks = ragged(decodes, chunks, block, kernels.queries(count, kv_heads))
+    q = torch.randn(len(batch.owner), count + kv_heads, head, device=WHERE)[:, :count]
+    keys, values = torch.randn(2, blocks, block, kv_heads, head, device=WHERE)
+    other = batch._replace(length=batch.length + later)
+    return padded(q, keys, values, batch), kernels.paged(q, keys, values, other)
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """gpu_probe.paged, interpreted where there is no GPU."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from gpu_probe import paged
+
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of numpy 2.3, which 2.4 made an error
+            attended(paged, [3], [], (4, 2, 16), 16)
+    except Exception as error:
+        if "0-dimensional" not in str(error):
+            raise
+        pytest.skip("this Triton's interpreter does not know this numpy: 3.6 wants 2.3")
+    return paged
+
+
+EDGES = [1, 15, 16, 17, 63, 64, 65]
+
+
+@interpreted
+@pytest.mark.parametrize("programs", [1, 512], ids=["whole", "split"])
+@pytest.mark.parametrize(
+    ("decodes", "chunks", "heads", "block"),
+    [
+        (EDGES, [], (4, 2, 16), 16),
+        ([300], [], (4, 2, 16), 16),
+        ([3], [(0, 1), (0, 17), (5, 30), (16, 32), (63, 2)], (4, 2, 16), 16),
+        ([20] * 3, [(3, 5)], (2, 2, 16), 16),  # no group
+        ([130, 3], [(10, 20)], (7, 1, 32), 4),  # a group that is no power of two, small blocks
+        ([33], [(0, 70)], (8, 2, 64), 32),
+    ],
+)
+def test_the_kernel_gives_what_gathered_pages_give(
+    kernels, monkeypatch, programs, decodes, chunks, heads, block
+):
+    """programs: until so many run, the keys of few decodes are split among several."""
+    monkeypatch.setattr(kernels, "PROGRAMS", programs)
+    want, got = attended(kernels, decodes, chunks, heads, block)
+    worst = (got - want).abs().amax((1, 2)) / want.abs().amax((1, 2))
+    assert float(worst.max()) < 1e-5
+
+
+@interpreted
+def test_a_kernel_whose_lengths_are_off_by_one_would_be_seen(kernels):
+    want, got = attended(kernels, EDGES[1:], [(5, 30)], (4, 2, 16), 16, later=-1)
+    assert float((got - want).norm() / want.norm()) > 1e-2
+
+
+@interpreted
+@pytest.mark.parametrize("heads", [6, 40])
+def test_the_kernel_turns_heads_as_torch_does(kernels, heads):
+    x = torch.randn(5, heads + 2, 16, device=WHERE)[:, :heads]
+    cos, sin = torch.randn(2, 5, 1, 16, device=WHERE)
+    torch.testing.assert_close(kernels.rotated(x, cos, sin), rotated(x, cos, sin))
+
+
+# Graphs
+
+
+WAITS = ("item", "_local_scalar_dense", "is_nonzero", "equal", "nonzero")
+
+
+class Tape(TorchDispatchMode):
+    """A captured graph: the operations and the memory that they were given, nothing else. What
+    Python decided meanwhile is fixed, and a number read from a tensor breaks the capture."""
+
+    def __init__(self):
+        super().__init__()
+        self.taken = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert str(func).split(".")[1] not in WAITS, "a capture can't wait for the device"
+        out = func(*args, **(kwargs or {}))
+        self.taken.append((func, args, kwargs or {}, out))
+        return out
+
+    def replay(self):
+        for func, args, kwargs, out in self.taken:
+            again = func(*args, **kwargs)
+            pairs = zip(*(torch.utils._pytree.tree_leaves(o) for o in (out, again)), strict=True)
+            for old, new in pairs:
+                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+    def pool(self):
+        return 0, 1
+
+
+@pytest.fixture
+def tapes(monkeypatch):
+    """Tapes instead of CUDA's graphs; returns those that were captured, with their order."""
+    made, zeros = [], torch.zeros
+
+    @contextlib.contextmanager
+    def graph(tape, pool=None, stream=None, capture_error_mode="global"):
+        assert (pool is None) == (not made)
+        made.append(tape)
+        with tape:
+            yield
+
+    class Stream:
+        def wait_stream(self, other):
+            pass
+
+    monkeypatch.setattr(graphs, "on_cuda", lambda device: True)
+    monkeypatch.setattr(torch, "zeros", lambda *a, pin_memory=False, **k: zeros(*a, **k))
+    for name, stand_in in (
+        ("CUDAGraph", Tape),
+        ("graph", graph),
+        ("Stream", Stream),
+        ("current_stream", Stream),
+        ("stream", lambda stream: contextlib.nullcontext()),
+    ):
+        assert hasattr(torch.cuda, name)
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    return made
+
+
+@pytest.mark.parametrize("limits", [AMPLE, TIGHT], ids=["ample", "tight"])
+def test_replayed_tapes_give_a_plain_forwards_logits(tapes, limits):
+    server = Server(some_requests(), "vllm_v1", limits)
+    device = Device(decoder(torch.float64), server, graphs=True, keep_logits=True)
+    assert device.graphs
+    assert [g.rows for g in device.graphs.graphs.values()] == [8, 4, 2, 1]  # the largest first
+    replays = []
+    for g in device.graphs.graphs.values():
+        g.compute = lambda: pytest.fail("a step was computed anew")
+        g.replay = lambda g=g, replay=g.replay: (replays.append(g.rows), replay())
+    for _ in server.steps(device.forward, lambda: 0.0):
+        pass
+    assert device.worst_error(server) < 1e-12
+    assert len(tapes) == 4
+    assert {1, 2, 4} <= set(replays)
+    assert (server.state.requests["preemptions"].sum() > 0) == (limits is TIGHT)
