@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from sim import traces
-from sim.__main__ import Parser
+from sim import cli, traces
+from sim.cli import Parser
 from sim.parameter import ScenarioError
 from sim.record import load
 from sim.scenario import Scenario
@@ -164,25 +164,18 @@ def run_calibrate(args: argparse.Namespace) -> int:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    from .check import check
+    from .check import check, holds
     from .device import choose
 
     device = choose(args.device)
     model = args.model or ("llama-3.1-8b" if device == "cuda" else "small")
-    print(json.dumps(check(device, model, args.out, args.seconds), indent=1))
-    return 0
+    said = check(device, model, args.out, args.seconds, bar("Checking"))
+    print(json.dumps(said, indent=1))
+    return int(not holds(said))
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    try:
-        return globals()[f"run_{args.command}"](args)
-    except (ScenarioError, OSError) as error:
-        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
-        print(f"python -m gpu_probe {args.command}: {text}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return cli.main(parser(), globals(), argv)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import random
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -28,7 +29,8 @@ from sim.workload import Workload
 from .device import Device, choose, clock
 from .loop import Server
 from .memory import Sampler
-from .models import SHAPES, Decoder, TinyLM
+from .models import TinyLM
+from .serve import Machine
 
 PROMPT = 64  # tokens
 
@@ -212,34 +214,37 @@ def some_prompts(sizes: Sizes) -> Workload:
 
 
 def memory_of(name: str, device: str) -> dict:
-    """Memory by time of `pad_to_max` or `continuous`, in this process alone."""
+    """Memory by time of `pad_to_max` or `continuous`, in this process alone.
+
+    Bytes are above those of the start, where the model is there and no KV; t in ms.
+    """
     sizes, cuda = SIZES[device], device == "cuda"
     work, block_size = some_prompts(sizes), 16
     limits = Limits(sizes.batch, sizes.chunk, sizes.chunk, block_size)
     server = Server(work, {"pad_to_max": "static", "continuous": "chunked"}[name], limits)
-    now, dtype = clock(device), torch.bfloat16 if cuda else torch.float32
-    model = Decoder(SHAPES[sizes.shape], device=device, dtype=dtype, longest=sizes.long + 64)
+    now, machine = clock(device), Machine.of(sizes.shape, device, sizes.long + 64)
+    model, options = machine.model, machine.options | {"graphs": False}
     per_token, peak = model.shape.kv_bytes(model.itemsize), 0.0
     padded = padded_kv(work, sizes.batch) if name == "pad_to_max" else 0
     sampler = Sampler(lambda: float(server.state.n.now), cuda=cuda)
     with sampler:  # the first sample is from before the pool is taken
-        machine = Device(model, server, blocks=-(-padded // block_size) or None)
-        sampler.kv = lambda: machine.held * block_size * per_token
-        for _ in server.steps(machine.forward, now):
+        engine = Device(model, server, blocks=-(-padded // block_size) or None, **options)
+        sampler.kv = lambda: engine.held * block_size * per_token
+        for _ in server.steps(engine.forward, now):
             if cuda:
                 peak = max(peak, float(torch.cuda.max_memory_allocated()))
     rows = sampler.rows()
-    taken = rows["allocated" if cuda else "rss"]
+    taken, reserved = rows["allocated" if cuda else "rss"], rows["reserved"]
     return {
         "way": name,
-        "what": sampler.what,
+        "what": "torch's allocator" if cuda else sampler.what,
         "t": rows["t"].tolist(),
         "bytes": (taken - taken[0]).tolist(),
         "kv": rows["kv"].tolist(),
         "needed": float(padded * per_token or rows["kv"].max()),
-        "pool": machine.kv_bytes,
+        "pool": engine.kv_bytes,
         "peak": float((peak or taken.max()) - taken[0]),
-        "reserved": float(rows["reserved"].max()) if cuda else None,
+        "reserved": float(reserved.max() - reserved[0]) if cuda else None,
     }
 
 
@@ -255,12 +260,14 @@ def padded_kv(work: Workload, batch: int) -> int:
 def memory(device: str = "auto", seconds: float | None = None) -> list[dict]:
     """`memory_of` both ways, one process each: the second would inherit the first one's peak.
 
-    seconds: that each may take.
+    seconds: that both may take together.
     """
     device, found = choose(device), []
+    deadline = time.monotonic() + (seconds or np.inf)
     for name in ("pad_to_max", "continuous"):
         command = [sys.executable, "-m", "gpu_probe.bench", name, device]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+        left = deadline - time.monotonic() if seconds else None
+        done = subprocess.run(command, capture_output=True, text=True, timeout=left)
         if done.returncode:
             last = done.stderr.strip().splitlines()[-1:] or ["no word"]
             raise ScenarioError(f"the memory run of {name} ended early: {last[0][:300]}")

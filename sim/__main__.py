@@ -6,15 +6,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 from urllib.parse import parse_qs, urlsplit
 
-from . import answer, fidelity
+from . import answer, cli, fidelity
 from .advice import advice, tried
 from .answer import sentences
 from .bring import as_text as inspected
 from .bring import bring, named, report, workload
 from .capacity import NoLoad, Search, find
+from .cli import Parser
 from .curves import points
 from .golden import replay_all
 from .jit import drop_stale
@@ -29,11 +29,6 @@ from .traces.plain import ROLES
 from .why import DECODING, MEASURES, TTFT, total, why_variant, worst
 from .why import as_text as split_text
 from .workload import Workload, draw
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -287,18 +282,7 @@ def run_warm(args: argparse.Namespace) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
-    try:
-        return globals()[f"run_{args.command}"](args)
-    except (ScenarioError, OSError) as error:
-        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
-        print(f"python -m sim {args.command}: {text}", file=sys.stderr)
-        return 2
-    except UnicodeDecodeError:
-        print(f"python -m sim {args.command}: {args.scenario} is not text", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return cli.main(parser(), globals(), argv)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ def test_the_kernel_gives_a_plain_forwards_logits():
     kernel = triton()
     if kernel is None:
         pytest.skip("Triton is not installed")
-    tile = kernel.queries(4, 2)
-    assert worst_error("cuda", torch.float32, kernel.paged, tile) < 1e-5
+    own = {"attention": kernel.paged, "tile": kernel.queries(4, 2)}
+    assert worst_error("cuda", torch.float32, **own) < 1e-5
+    assert worst_error("cuda", torch.float32, graphs=True, **own) < 1e-5
 
 
 @pytest.mark.parametrize("graphs", [False, True])
