@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,8 @@ from sim.cli import Parser
 from sim.parameter import ScenarioError
 from sim.record import load
 from sim.scenario import Scenario
+
+from .loop import NO_PREFIX_CACHING
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,8 +33,8 @@ def parser() -> argparse.ArgumentParser:
     s.add_argument("--url", help="the page's address, instead")
     s.add_argument("--trace", metavar="FILE", help="the trace that the scenario names")
     s.add_argument("--variant", metavar="N", type=int, help="which of its variants; the baseline")
-    s.add_argument("--requests", metavar="N", type=int, default=60, help="the first N of them")
-    s.add_argument("--model", default="small", help="tiny, small, llama-3.1-8b, …")
+    s.add_argument("--requests", metavar="N", type=int, default=60, help="the first N of them; 60")
+    s.add_argument("--model", default="small", help="tiny, small (the default), llama-3.1-8b, …")
     s.add_argument("-o", "--out", metavar="FILE", type=Path, required=True, help="run.parquet")
 
     b = command("bench", "exercise 08.2: padding to the longest against continuous stepping")
@@ -67,6 +71,13 @@ def say(args: argparse.Namespace, said: dict | list, text: Callable[[], str]) ->
     return 0
 
 
+def place(path: Path) -> None:
+    """ScenarioError if no file can be written there."""
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        why = "it is a folder" if path.is_dir() else f"no folder {path.parent} can be written to"
+        raise ScenarioError(f"--out {path} can't be written, since {why}: give another")
+
+
 def scenario_of(args: argparse.Namespace) -> Scenario:
     if args.url:
         scenario, problems = Scenario.from_url(args.url)
@@ -86,20 +97,26 @@ def run_serve(args: argparse.Namespace) -> int:
         raise ScenarioError(f"--variant {number} is none of the scenario's: give 0 to {top}")
     if args.requests < 1:
         raise ScenarioError(f"--requests {args.requests} is nobody: give 1 or more")
+    place(args.out)
     from .serve import serve  # torch takes seconds to load: bad input is told before
 
     if args.trace:
         trace = traces.read(Path(args.trace).read_bytes(), args.trace)[1]
-    record = serve(
-        scenario,
-        scenario.variants[number],
-        trace,
-        model=args.model,
-        device=args.device,
-        requests=args.requests,
-        path=args.out,
-        note=bar("Serving"),
-    )
+    try:
+        record = serve(
+            scenario,
+            scenario.variants[number],
+            trace,
+            model=args.model,
+            device=args.device,
+            requests=args.requests,
+            path=args.out,
+            note=bar("Serving"),
+        )
+    except KeyboardInterrupt:
+        kept = f"what was measured until then is in {args.out}" if args.out.exists() else "too soon"
+        print(f"\npython -m gpu_probe serve: stopped, {kept}", file=sys.stderr)
+        raise
     steps = record.run.steps
     said = {
         "file": str(args.out),
@@ -110,6 +127,8 @@ def run_serve(args: argparse.Namespace) -> int:
         "decode_only_steps": int((steps["prefill"] == 0).sum()),
         "span_s": record.run.total / 1e3,
     }
+    if record.about["without_prefix_caching"]:
+        said["note"] = NO_PREFIX_CACHING
     return say(args, said, lambda: "\n".join(f"{name:18} {value}" for name, value in said.items()))
 
 
@@ -150,6 +169,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
     from .calibrate import calibrate, said_of, written
 
     record = load(args.run)
+    place(args.out)
     said = said_of(calibrate(record.run, args.cost), record)
     args.out.write_text(written(said))
     return say(
@@ -164,6 +184,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
 
 
 def run_check(args: argparse.Namespace) -> int:
+    args.out.mkdir(parents=True, exist_ok=True)
     from .check import check, holds
     from .device import choose
 
@@ -179,4 +200,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # A server that was started in the background ignores Ctrl-C, and so would its runs.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

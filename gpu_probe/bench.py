@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -223,8 +223,9 @@ def memory_of(name: str, device: str) -> dict:
     limits = Limits(sizes.batch, sizes.chunk, sizes.chunk, block_size)
     server = Server(work, {"pad_to_max": "static", "continuous": "chunked"}[name], limits)
     now, machine = clock(device), Machine.of(sizes.shape, device, sizes.long + 64)
-    model, options = machine.model, machine.options | {"graphs": False}
-    per_token, peak = model.shape.kv_bytes(model.itemsize), 0.0
+    model, peak = machine.model, 0.0
+    options: dict[str, Any] = machine.options | {"graphs": False}
+    per_token = model.shape.kv_bytes(model.itemsize)
     padded = padded_kv(work, sizes.batch) if name == "pad_to_max" else 0
     sampler = Sampler(lambda: float(server.state.n.now), cuda=cuda)
     with sampler:  # the first sample is from before the pool is taken

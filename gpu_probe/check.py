@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -105,7 +106,7 @@ class Check:
 
     def correctness(self) -> dict:
         """The worst logits of any emitted token against a plain forward, preemptions included."""
-        ways: dict[str, dict] = {"padded": {}, "padded, static": {"graphs": True}}
+        ways: dict[str, dict[str, Any]] = {"padded": {}, "padded, static": {"graphs": True}}
         if self.cuda and (kernel := triton()):
             own = {"attention": kernel.paged, "tile": kernel.queries(4, 2)}
             ways |= {"triton": own, "triton, static": own | {"graphs": True}}
@@ -342,7 +343,7 @@ def failed(error: Exception) -> dict:
     return {"failed": said, "at": f"{Path(where.filename).name}, {where.name}, line {where.lineno}"}
 
 
-def plain(value):
+def plain(value) -> Any:
     """The same for JSON, which has no nan."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}

@@ -18,7 +18,7 @@ from sim.state import State
 from .attention import padded
 from .batch import Batch, BlockTable, Plan, make_batch, planned
 from .graphs import DecodeGraphs
-from .loop import Server
+from .loop import NO_PREFIX_CACHING, Server
 from .models import Decoder
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -126,9 +126,7 @@ class Device:
         static buffers, on CUDA by a replay."""
         s, limits = server.state, server.limits
         if limits.enable_prefix_caching:
-            raise ScenarioError(
-                "enable_prefix_caching 1 is not on the device yet: set enable_prefix_caching=0"
-            )
+            raise ScenarioError(NO_PREFIX_CACHING)
         self.model, self.attention, self.tile = model, attention, tile
         longest = int((s.requests["prompt"] + s.requests["output"]).max())
         if longest > len(model.cos):

@@ -1,6 +1,7 @@
 """Device runs as processes of their own: a crash of CUDA takes nothing down but the run.
 
-A run is a folder: scenario.json, job.json, log, and run.parquet, which is whole at every moment.
+A run is a folder: scenario.json, job.json, log, out.json, and run.parquet, which is whole at every
+moment.
 Who runs on a device holds a lock on its file; the system drops it with the process, whatever ends
 that. Knows no torch.
 """
@@ -80,12 +81,22 @@ class Job(NamedTuple):
         return load(self.path) if self.path.exists() else None
 
     def last_words(self) -> str:
-        """What the process said at the end."""
+        """What the process said at the end, or what ended it."""
+        child = _children.get(self.folder.name)
+        if child and (child.returncode or 0) < 0:
+            return f"signal {-child.returncode} ended its process"
         try:
             lines = (self.folder / "log").read_text(errors="replace").strip().splitlines()
         except OSError:
             return ""
-        return lines[-1].rpartition("serve: ")[2][-400:] if lines else ""
+        return re.sub(r"^python -m gpu_probe \w+: ", "", lines[-1])[-400:] if lines else ""
+
+    def found(self) -> dict | None:
+        """What the process printed, once it is over."""
+        try:
+            return json.loads((self.folder / "out.json").read_text())
+        except (OSError, ValueError):
+            return None
 
     def stop(self) -> None:
         """Ask the process to end; it leaves what it has measured. A second time: end it."""
@@ -102,7 +113,7 @@ class Job(NamedTuple):
 
 def jobs() -> list[Job]:
     """All that are kept, the newest first."""
-    return [Job(path) for path in sorted(RUNS.glob("*-*"), reverse=True) if path.is_dir()]
+    return [Job(path) for path in sorted(RUNS.glob("[0-9]*-*"), reverse=True) if path.is_dir()]
 
 
 def _lock(device: str) -> int | None:
@@ -131,16 +142,8 @@ def holder(device: str) -> Job | None:
     return Job(RUNS / name) if name else None
 
 
-def start(
-    scenario: Scenario,
-    variant: int,
-    *,
-    model: str,
-    device: str,
-    requests: int,
-    trace: Workload | None = None,
-) -> Job:
-    """Begin a run of one of the scenario's variants. ScenarioError while the device is taken."""
+def _taken(device: str) -> int:
+    """The device's lock, ours now. ScenarioError while a run holds it."""
     file = _lock(device)
     for _ in range(5):  # somebody who only looks holds it for a moment
         if file is None:
@@ -152,39 +155,71 @@ def start(
             f"{device} is taken by {other.label if other else 'a run that begins just now'}: wait"
             " until it is over, or stop it"
         )
+    return file
+
+
+def start(
+    scenario: Scenario,
+    variant: int,
+    *,
+    model: str,
+    device: str,
+    requests: int,
+    trace: Workload | None = None,
+) -> Job:
+    """Begin a run of one of the scenario's variants. ScenarioError while the device is taken."""
+    lock = _taken(device)
     label = scenario.variants[variant].label
     name = f"{time.time_ns() // 1_000_000}-{re.sub(r'[^a-z0-9]+', '-', label.lower())[:40]}"
     job = Job(RUNS / name)
     job.folder.mkdir()
     (job.folder / "scenario.json").write_text(scenario.to_json())
-    command = [sys.executable, "-m", "gpu_probe", "serve", "--json", "--device", device]
-    command += ["--scenario", str(job.folder / "scenario.json"), "--variant", str(variant)]
+    command = ["serve", "--scenario", str(job.folder / "scenario.json"), "--variant", str(variant)]
     command += ["--model", model, "--requests", str(requests), "-o", str(job.path)]
     if trace is not None:
         (job.folder / "trace.csv").write_text(_as_csv(trace))
         command += ["--trace", str(job.folder / "trace.csv")]
+    _begin(job, lock, command, label=label, model=model, device=device, requests=requests)
+    for old in jobs()[KEPT:]:
+        old.forget()
+    return job
+
+
+def exercise(device: str) -> Job:
+    """Where exercise 08.2 on that device is, or was: `found` tells what it measured."""
+    return Job(RUNS / f"exercise-{device}")
+
+
+def start_exercise(device: str) -> Job:
+    """Begin it anew, memory by time included. ScenarioError while the device is taken."""
+    lock, job = _taken(device), exercise(device)
+    shutil.rmtree(job.folder, ignore_errors=True)
+    job.folder.mkdir()
+    _begin(job, lock, ["bench", "--memory"], label="exercise 08.2", model="TinyLM", device=device)
+    return job
+
+
+def _begin(job: Job, lock: int, command: list[str], **said) -> None:
+    """Run `python -m gpu_probe` in a process that holds the device's lock as long as it lives."""
+    command = [sys.executable, "-m", "gpu_probe", *command, "--json", "--device", said["device"]]
     try:
-        os.ftruncate(file, 0)
-        os.write(file, name.encode())
-        with (job.folder / "log").open("w") as log:
+        os.ftruncate(lock, 0)
+        os.write(lock, job.folder.name.encode())
+        with (job.folder / "log").open("w") as log, (job.folder / "out.json").open("w") as out:
             child = subprocess.Popen(
                 command,
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=(file,),
+                stdout=out,
+                stderr=log,
+                pass_fds=(lock,),
                 start_new_session=True,
             )
     finally:
-        os.close(file)  # the child's own copy holds the lock on
-    _children[name] = child
-    said = {"label": label, "model": model, "device": device, "requests": requests}
+        os.close(lock)  # the child's own copy holds the lock on
+    _children[job.folder.name] = child
     said |= {"pid": child.pid, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     (job.folder / "job.json").write_text(json.dumps(said))
-    for old in jobs()[KEPT:]:
-        old.forget()
-    return job
 
 
 def _as_csv(trace: Workload) -> str:

@@ -14,6 +14,12 @@ from sim.run import Run, door, opened, recorded, stuck
 from sim.state import ADMITTED, Limits, State, enlarged
 from sim.workload import Workload
 
+# What a scenario that asks for it is told.
+NO_PREFIX_CACHING = (
+    "enable_prefix_caching is 0 on the device: the scheduler counts shared blocks and"
+    " does not number them, so every prompt is computed whole, into blocks of its own"
+)
+
 
 class Server:
     """Requests under a policy, served step by step.

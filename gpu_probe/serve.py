@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ class Machine:
 
     model: Decoder
     device: str
-    options: dict  # of Device
+    options: dict[str, Any]  # of Device
     about: dict
 
     @classmethod

@@ -2,10 +2,11 @@
 
 import streamlit as st
 
-from pages.ui import device
+from pages.ui import device, device_bench
 
 device.ground()
 job = device.controls()
+device_bench.exercise()
 device.live(job)
 record = device.record(job)
 device.compared(record)

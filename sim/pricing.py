@@ -3,10 +3,12 @@
 `linear` takes its coefficients from the scenario. `roofline/h100-sxm/llama-3.1-8b/tp=2` names a
 device and a model; what follows overrides a knob or a number of the model.
 `calibrated/step_ms=6.5/prefill_ms=0.024` has them written out; `prefill_max=512` says how far the
-measured steps went, `error=3` by how many per cent the fit is off.
+measured steps went, `error=3` by how many per cent the fit is off, and
+`name=measured on a card, 1999-12-31` what they were measured on.
 """
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -16,6 +18,7 @@ from .parameter import Parameter, ScenarioError, parameters, written
 from .roofline import ERRORS, KNOBS, PRESETS, Knobs, coefficients
 
 OWN = "own"  # a model that is written out
+NAME = re.compile(r"[\w .,:()+-]{1,80}")
 CALIBRATED = {
     c.name: Parameter(c.name, c.default, 0.0, 1e6, "ms", c.label)
     for c in COSTS["calibrated"].coefficients
@@ -56,9 +59,11 @@ class StepCost:
     device: str = ""  # in DEVICES
     llm: str = ""  # in LLMS, or OWN
     numbers: tuple[tuple[str, float], ...] = ()
+    name: str = ""  # of a calibrated one: what was measured, when
 
     def __str__(self) -> str:
         names = [self.device, self.llm] if self.kind == "roofline" else []
+        names += [f"name={self.name}"] if self.name else []
         return "/".join([self.kind, *names, *(f"{n}={written(v)}" for n, v in self.numbers)])
 
     @property
@@ -68,7 +73,7 @@ class StepCost:
             own = ", ".join(f"{n} {written(v)}" for n, v in self.numbers if n in KNOBS)
             named = self.model.label if self.llm != OWN else "own model"
             return f"{named} on {DEVICES[self.device].label}" + (f", {own}" if own else "")
-        return COSTS[self.kind].label
+        return self.name or COSTS[self.kind].label
 
     @classmethod
     def parse(cls, text: str) -> "StepCost":
@@ -76,7 +81,7 @@ class StepCost:
         kind, *words = str(text).split("/")
         if kind not in COSTS:
             raise ScenarioError(f"cost {kind[:40]!r} is unknown: use one of {', '.join(COSTS)}")
-        device = llm = ""
+        device = llm = named = ""
         if kind == "roofline":
             device, llm, *words = [*words, "", ""] if len(words) < 2 else words
             if device not in DEVICES:
@@ -91,6 +96,13 @@ class StepCost:
         known, numbers = NUMBERS_OF[kind], {}
         for word in filter(None, words):
             name, _, value = word.partition("=")
+            if name == "name" and kind == "calibrated":
+                if not NAME.fullmatch(named := value):
+                    raise ScenarioError(
+                        f"cost name {value[:40]!r} can't be shown: give at most 80 letters, digits"
+                        " and .,:()+-"
+                    )
+                continue
             if name not in known:
                 raise ScenarioError(
                     f"cost {kind} has no {name[:40]!r}: use {', '.join(known) or 'no further word'}"
@@ -101,7 +113,7 @@ class StepCost:
             raise ScenarioError(
                 f"cost roofline/{device}/{OWN} lacks {', '.join(missing)}: give each"
             )
-        return cls(kind, device, llm, tuple(numbers.items()))
+        return cls(kind, device, llm, tuple(numbers.items()), named)
 
     @classmethod
     def of_llm(cls, device: str, llm: Llm, knobs: tuple[tuple[str, float], ...] = ()) -> "StepCost":

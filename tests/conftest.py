@@ -73,7 +73,8 @@ def server(tmp_path_factory) -> Iterator[Server]:
             command,
             cwd=ROOT,
             env=os.environ
-            | {"SLOTSCOPE_MAX_UPLOAD_MB": str(UPLOAD_MB), "SLOTSCOPE_CACHE": str(log.parent)},
+            | {"SLOTSCOPE_MAX_UPLOAD_MB": str(UPLOAD_MB), "SLOTSCOPE_CACHE": str(log.parent)}
+            | {"SLOTSCOPE_RUNS": str(log.parent / "runs")},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

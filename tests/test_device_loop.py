@@ -144,7 +144,7 @@ def test_bad_askings_are_answered_with_the_way_out(monkeypatch):
         choose("cuda")
     assert choose("auto") == "cpu"
     cached = Server(some_requests(), "vllm_v1", AMPLE._replace(enable_prefix_caching=1))
-    with pytest.raises(ScenarioError, match="enable_prefix_caching=0"):
+    with pytest.raises(ScenarioError, match="enable_prefix_caching is 0 on the device"):
         Device(decoder(torch.float64), cached)
     long = Server(workload([(0.0, 900, 9)]), "chunked", AMPLE)
     with pytest.raises(ScenarioError, match="909 tokens is longer than the model's 160"):

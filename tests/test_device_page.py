@@ -4,9 +4,11 @@ import json
 import os
 import signal
 from pathlib import Path
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from playwright.sync_api import Page, expect
 from test_gpu_probe import QUERY, until
 from test_pages import Dashboard, served  # noqa: F401
 
@@ -15,7 +17,7 @@ from gpu_probe.loop import Server
 from gpu_probe.memory import SAMPLE, STEP_MEMORY
 from gpu_probe.predict import asked
 from sim.parameter import ScenarioError
-from sim.record import Record, save
+from sim.record import Record, load, save
 from sim.scenario import Scenario
 from sim.workload import draw
 
@@ -159,24 +161,69 @@ def test_a_taken_device_is_named_with_who_holds_it(monkeypatch):
     assert not board.crashes
 
 
-def test_a_run_is_watched_and_killed_and_the_page_goes_on_with_what_it_measured():
-    scenario = Scenario.from_query(QUERY | {"duration": ["200"]})[0]
-    options = {"model": "tiny", "device": "cpu", "requests": 4_000}
-    job = jobs.start(scenario, 0, **options)
-    assert jobs.holder("cpu") == job
-    with pytest.raises(ScenarioError, match=r"cpu is taken by chunked 32 · tiny on cpu"):
-        jobs.start(scenario, 1, **options)
-    until(lambda: (record := job.record()) and len(record.run.steps) > 20)
-    board = page()
-    assert "Stop" in [button.label for button in board.at.main.button]
-    assert not board.at.main.table
-    os.kill(job.about["pid"], signal.SIGKILL)
-    until(lambda: not job.runs)
-    board.run()
-    assert not board.crashes
-    assert "What it had measured is kept" in board.at.main.warning[0].value
-    again = jobs.start(scenario, 1, **options)  # the device is free
-    again.stop()
-    until(lambda: not again.runs)
-    again.forget()
-    assert jobs.jobs() == [job]
+# In a real browser, and real processes
+
+ADDRESS = "/device?" + urlencode(QUERY | {"duration": ["200"]}, doseq=True)
+
+
+def begun(page: Page) -> None:
+    """Start a run of many requests, and wait until it shows its steps."""
+    page.get_by_role("button", name="Start").click()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible(timeout=60_000)
+    expect(page.get_by_label("Milliseconds of each step")).to_be_visible(timeout=60_000)
+
+
+def test_a_run_is_watched_stopped_killed_and_kept_and_others_are_told_who_holds_it(visit, server):
+    page = visit(ADDRESS)
+    page.get_by_label("Requests").fill("4000")
+    page.get_by_label("Requests").press("Enter")
+    page.get_by_role("combobox", name="Model").click()
+    page.get_by_role("option", name="tiny").click()
+    begun(page)
+    progress, seen = page.get_by_test_id("stProgress"), set()
+    until(lambda: seen.add(progress.inner_text()) or len(seen) > 3)  # it goes on
+    other = visit(ADDRESS)
+    other.get_by_role("button", name="Start").click()
+    expect(other.get_by_text("cpu is taken by chunked 32 · tiny on cpu")).to_be_visible()
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_text("The run ended early: it was stopped")).to_be_visible()
+    expect(page.get_by_text("What it had measured is kept")).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="run.parquet").click()
+    assert len(load(Path(download.value.path())).run.steps) > 20
+
+    begun(page)
+    job = json.loads(max((server.log.parent / "runs").glob("[0-9]*-*/job.json")).read_text())
+    os.kill(job["pid"], signal.SIGKILL)
+    expect(page.get_by_text("signal 9 ended its process")).to_be_visible()
+    expect(page.get_by_text("What it had measured is kept")).to_be_visible()
+    expect(page.get_by_label("Milliseconds of each step")).to_be_visible()
+    expect(page.get_by_role("combobox", name="Run")).to_be_visible()
+
+
+def test_a_click_on_the_timeline_tells_the_request_measured_and_simulated(visit, server):
+    kept(server.log.parent / "runs", "9-chunked-32", "1999-12-31T00:00")
+    page = visit(ADDRESS)
+    page.get_by_role("combobox", name="Run").click()
+    page.get_by_role("option", name="1999-12-31").click()
+    expect(page.get_by_text("off the clock")).to_be_visible()
+    stage = page.locator(".stage canvas").first
+    expect(stage).to_be_visible()
+    stage.scroll_into_view_if_needed()
+    box = stage.bounding_box()
+    assert box
+    said = page.get_by_text("arrived at")
+
+    def told(x: float) -> bool:
+        page.mouse.click(box["x"] + x * box["width"], box["y"] + 50)
+        page.wait_for_timeout(300)
+        return said.count() > 0
+
+    assert any(told(x) for x in (0.3, 0.4, 0.5, 0.2, 0.6))
+    table = page.get_by_test_id("stTable").filter(has_text="seat taken")
+    assert "measured on a CPU" in table.inner_text()
+    assert "simulated, " in table.inner_text()
+    page.get_by_role("button", name="Chart").click()
+    expect(page.get_by_text("as a chart")).to_be_visible()
+    page.get_by_role("button", name="Close").click()
+    expect(page.get_by_text("as a chart")).to_have_count(0)

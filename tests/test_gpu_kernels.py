@@ -10,6 +10,7 @@ import pytest
 import torch
 from test_device_loop import AMPLE, TIGHT, decoder, some_requests
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from gpu_probe import graphs
 from gpu_probe.attention import padded
@@ -129,7 +130,7 @@ class Tape(TorchDispatchMode):
     def replay(self):
         for func, args, kwargs, out in self.taken:
             again = func(*args, **kwargs)
-            pairs = zip(*(torch.utils._pytree.tree_leaves(o) for o in (out, again)), strict=True)
+            pairs = zip(*(tree_leaves(o) for o in (out, again)), strict=True)
             for old, new in pairs:
                 if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
                     old.copy_(new)

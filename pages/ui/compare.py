@@ -405,4 +405,6 @@ def definitions() -> None:
 
 
 def provenance(scenario: Scenario, runs: Sequence[Run]) -> str:
-    return f"{stamp(scenario, share.host())} · {len(runs[0].requests):,} requests, {runs[0].source}"
+    costs = ", ".join(dict.fromkeys(scenario.model_of(v).label for v in scenario.variants))
+    made = f"{runs[0].source}, cost {costs}"
+    return f"{stamp(scenario, share.host())} · {len(runs[0].requests):,} requests, {made}"

@@ -26,12 +26,15 @@ def load(model: StepCost) -> None:
     for name in KNOB:
         state[f"cost.{name}"] = float(getattr(shown.knobs, name))
     state["cost.calibrated"] = model.numbers if model.kind == "calibrated" else ()
+    state["cost.name"] = model.name
 
 
 def control() -> dict[str, list[str]]:
     """Draw them. Returns the link's `cost`, if it is not the linear one."""
     state = st.session_state
-    st.selectbox("Cost model", COSTS, format_func=lambda c: COSTS[c].label, key="cost.kind")
+    labels = {name: model.label for name, model in COSTS.items()}
+    labels["calibrated"] = state["cost.name"] or labels["calibrated"]
+    st.selectbox("Cost model", COSTS, format_func=labels.get, key="cost.kind")
     st.caption(COSTS[state["cost.kind"]].about)
     if state["cost.kind"] == "roofline":
         return {"cost": [str(roofline())]}
@@ -111,7 +114,7 @@ def _calibrated() -> StepCost:
         ("prefill_ms", 0.024),
         ("decodes_ms", 0.024),
     )
-    cost = StepCost("calibrated", numbers=numbers)
+    cost = StepCost("calibrated", numbers=numbers, name=state["cost.name"])
     st.caption(", ".join(f"{n} {written(round(v, 9))}" for n, v in numbers if n in CALIBRATED))
     if cost.ranges:
         tops = ", ".join(f"{name} {top:,.0f}" for name, top in cost.ranges.items())
@@ -138,5 +141,6 @@ def _take_steps() -> None:
     try:
         fit = calibrate.fit("calibrated", *calibrate.read_steps(file.getvalue()))
         state["cost.calibrated"], state["cost.fit"] = fit.step_cost().numbers, fit
+        state["cost.name"] = ""
     except ScenarioError as error:
         state["cost.problem"] = f"{error}."

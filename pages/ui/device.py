@@ -2,15 +2,18 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import streamlit as st
 
 from gpu_probe import jobs
-from gpu_probe.calibrate import calibrate, said_of, written
+from gpu_probe.calibrate import calibrate, cost_of, said_of, written
 from gpu_probe.jobs import Job
+from gpu_probe.loop import NO_PREFIX_CACHING
 from gpu_probe.predict import errors, predicted
+from sim.bins import coalesced
 from sim.explain import duration
 from sim.metrics import FIGURES, unsupported
 from sim.parameter import ScenarioError
@@ -20,11 +23,12 @@ from sim.scenario import Scenario
 from sim.state import PHASES
 
 from . import compare, device_charts, drawings, share
+from .charts import gantt
 from .controls import trace as trace_at_hand
 from .palette import variant_colours
-from .tables import number
-from .text import dark
-from .timeline import pack
+from .tables import number, one_request
+from .text import dark, plain
+from .timeline import opening_window, pack, shade_scale
 from .timeline import timeline as canvas
 
 MODELS = ("small", "tiny", "llama-3.1-8b", "qwen3-8b", "qwen2.5-7b", "llama-2-7b", "mistral-7b")
@@ -76,6 +80,8 @@ def controls() -> Job | None:
         started = columns[4].button(
             "Start", type="primary", icon=":material/play_arrow:", width="stretch"
         )
+        if scenario.limits_of(scenario.variants[variant or 0]).enable_prefix_caching:
+            st.caption(f"{NO_PREFIX_CACHING}.")
         if started:
             _start(scenario, variant or 0, model, device, int(requests))
         if said := st.session_state.pop("device.said", None):
@@ -106,13 +112,17 @@ def _start(scenario: Scenario, variant: int, model: str, device: str, requests: 
 def _chosen() -> Job | None:
     """One of the runs that are kept, or a file that is dropped."""
     kept = jobs.jobs()
-    left, right = st.columns([3, 2], vertical_alignment="bottom")
+    left, right = st.columns([5, 2], vertical_alignment="bottom")
     if kept:
         if st.session_state.get("device.kept") not in kept:
             st.session_state["device.kept"] = kept[0]
         left.selectbox("Run", kept, format_func=lambda job: job.label, key="device.kept")
-    dropped = right.file_uploader("Or drop a run.parquet", type="parquet", key="device.upload")
+    else:
+        left.caption("No run is kept here yet.")
+    with right.popover("Open a file", icon=":material/upload_file:", width="stretch"):
+        dropped = st.file_uploader("Drop a run.parquet", type="parquet", key="device.upload")
     if dropped is not None:
+        left.caption(f"Shown is the file {plain(dropped.name)}: take it away to see the run.")
         return None
     return st.session_state["device.kept"] if kept else None
 
@@ -209,7 +219,8 @@ def record(job: Job | None) -> Record:
             return load(dropped.getvalue(), dropped.name)
         if job is None:
             st.info(
-                "Start a run, or drop the file that `python -m gpu_probe serve` wrote elsewhere."
+                "Start a run, or drop the file that `python -m gpu_probe serve` wrote elsewhere:"
+                " Open a file."
             )
             st.stop()
         found = job.record()
@@ -251,8 +262,7 @@ def compared(record: Record) -> None:
     with top:
         _verdict(measured, simulated, repeats, sentence)
     runs, scenario = [measured, simulated], replace(scenario, baseline=0)
-    with st.container(key="timeline-box"):
-        canvas(pack(runs, scenario), "Measured above, simulated below", None)
+    _timeline(runs, scenario, about["date"])
     colours = {r.label: variant_colours(k)[dark()] for k, r in enumerate(runs)}
     compare.legend(colours)
     for column, shown in zip(st.columns(3), drawings.SHOWN, strict=True):
@@ -268,6 +278,48 @@ def compared(record: Record) -> None:
         if small := unsupported(measured):
             labels = ", ".join(FIGURES[n].label for n in FIGURES if n in small)
             st.caption(f"Too few requests for a 95 % upper bound: {labels}.")
+
+
+@st.fragment
+def _timeline(runs: list[Run], scenario: Scenario, made: str) -> None:
+    """One above the other; and, as on Compare, the request or the stretch that is asked for.
+
+    made: the run's date, since what was asked for goes with it.
+    """
+    if st.session_state.get("device.seen", {}).get("made") != made:
+        st.session_state["device.seen"] = {"made": made}
+    seen: dict[str, Any] = st.session_state["device.seen"]
+    with st.container(key="timeline-box"):
+        result = canvas(pack(runs, scenario), "Measured above, simulated below", None)
+    if result.pick is not None:
+        seen["pick"] = int(result.pick)
+    if result.chart:
+        seen["window"] = result.chart["t0"], result.chart["t1"]
+    elif result.failed:
+        seen["window"] = opening_window(runs, scenario.baseline)
+    if window := seen.get("window"):
+        _gantt(runs, scenario, window)
+    if (picked := seen.get("pick")) is None:
+        st.caption("Click a request in the timeline to see it measured and simulated.")
+        return
+    r = runs[0].requests[picked]
+    st.markdown(
+        f"**Request {picked}** arrived at {r['arrival'] / 1e3:,.3f} s with a prompt of"
+        f" {r['prompt']:,} tokens and emits {r['output']:,}."
+    )
+    st.table(one_request(runs, picked), border="horizontal", alt=f"Request {picked}")
+
+
+def _gantt(runs: list[Run], scenario: Scenario, window: tuple[float, float]) -> None:
+    title = f"Timeline from {duration(window[0])} to {duration(window[1])}"
+    seats = {run.label: run.seats for run in runs}
+    with st.container(border=True):
+        left, right = st.columns([6, 1], vertical_alignment="center")
+        left.markdown(f"**{title}**, as a chart")
+        seen = st.session_state["device.seen"]
+        right.button("Close", type="tertiary", on_click=seen.pop, args=("window",))
+        chart = gantt(coalesced(runs, *window), shade_scale(runs, scenario), dark(), seats)
+        st.altair_chart(chart, alt=title)
 
 
 def _kin(record: Record) -> tuple[list[Run], list[tuple[Job, Record]]]:
@@ -319,7 +371,7 @@ def share_link(fit, source: Record, scenario: Scenario) -> None:
     """The fit as the compare page's cost model, and as a file."""
     said = said_of(fit, source)
     left, right = st.columns([3, 1], vertical_alignment="center")
-    query = replace(scenario, model=fit.step_cost()).to_query()
+    query = replace(scenario, model=cost_of(fit, source)).to_query()
     left.page_link(
         "pages/compare.py",
         label=f"Compare policies with the cost “{said['name']}”",
@@ -374,7 +426,7 @@ def provenance(record: Record) -> str:
     a = record.about
     versions = ", ".join(f"{name} {value}" for name, value in a["versions"].items())
     limits = json.dumps(a["limits"])
-    without = " Prefix caching is off on the device." if a.get("without_prefix_caching") else ""
+    without = " Without prefix caching." if a.get("without_prefix_caching") else ""
     return (
         f"{a['device']} · {a['model']} in {a['dtype']} · attention: {a['attention']} · clock:"
         f" {a['clock']} · {a['driver']} · {versions} · {a['date'][:16]} · {a['policy']}"

@@ -1,0 +1,113 @@
+"""Exercise 08.2 on the device page: padding to the longest against continuous stepping."""
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from gpu_probe import jobs
+from gpu_probe.jobs import Job
+from sim.parameter import ScenarioError
+
+from . import device_charts
+from .text import dark
+
+COLUMNS = {
+    "batch": "{:,}",
+    "way": "{}",
+    "tokens": "{:,}",
+    "calls": "{:,}",
+    "decode calls": "{:,}",
+    "slots used": "{:.0%}",
+    "seconds": "{:.2f}",
+    "spread": "±{:.0%}",
+    "tok/s": "{:,.0f}",
+    "against pad_to_max": "{:.2f}×",
+}
+POINTS = 300  # of a line of memory
+
+
+def exercise() -> None:
+    """Measure it, and what it found the last time."""
+    device = st.session_state["device.device"]
+    job = jobs.exercise(device)
+    with st.expander(
+        "Exercise 08.2: padding to the longest against continuous stepping, calls and memory",
+        icon=":material/exercise:",
+        expanded=job.runs,
+    ):
+        if job.runs:
+            _running(job)
+            return
+        if st.button("Measure", icon=":material/play_arrow:", key="exercise"):
+            try:
+                jobs.start_exercise(device)
+            except ScenarioError as error:
+                st.error(f"{error}.")
+            else:
+                st.rerun()
+        if found := job.found():
+            _calls(found)
+            _memory(found["memory"])
+            st.caption(f"{device}, {job.about.get('date', '')[:16].replace('T', ' ')}")
+        elif job.folder.exists():
+            st.warning(f"It ended early: {job.last_words() or 'it was stopped'}.")
+
+
+@st.fragment(run_every=1.0)
+def _running(job: Job) -> None:
+    if not job.runs:
+        st.rerun()
+    left, right = st.columns([5, 1], vertical_alignment="center")
+    left.markdown("Measuring four ways at two batch sizes, then memory in a process each …")
+    right.button("Stop", on_click=job.stop, key="exercise-stop", width="stretch")
+
+
+def _calls(found: dict) -> None:
+    table = pd.DataFrame(found["rows"])[list(COLUMNS)]
+    for name, form in COLUMNS.items():
+        table[name] = [form.format(value) for value in table[name]]
+    st.table(
+        table.set_index(["batch", "way"]), border="horizontal", alt="Each way of exercise 08.2"
+    )
+    st.caption(
+        f"Counts are the module's, exact on any machine. Here tok/s follows {found['regime']}."
+    )
+
+
+def _memory(ways: list[dict]) -> None:
+    """Bytes above the start by time; whichever way it comes out is what is shown."""
+    lines, rows = [], {}
+    for way in ways:
+        each = max(1, len(way["t"]) // POINTS)
+        for what, values in (("memory", way["bytes"]), ("KV in use", way["kv"])):
+            lines.append(
+                pd.DataFrame(
+                    {
+                        "t": np.array(way["t"][::each]) / 1e3,
+                        "MiB": np.array(values[::each]) / 2**20,
+                        "what": f"{way['way']}, {what}",
+                    }
+                )
+            )
+        rows[way["way"]] = {
+            "KV needed": _mib(way["needed"]),
+            "peak above the start": _mib(way["peak"]),
+            "reserved above the start": _mib(way["reserved"]),
+            "measured": way["what"],
+        }
+    left, right = st.columns([3, 2], vertical_alignment="center")
+    with left:
+        st.altair_chart(
+            device_charts.memory(pd.concat(lines), dark()), alt="Memory of both ways by time"
+        )
+    right.table(pd.DataFrame(rows), border="horizontal", alt="Memory of both ways")
+    pad, flat = ways
+    st.caption(
+        f"One long prompt among short ones; one process each. Peak: {pad['way']}"
+        f" {pad['peak'] / max(1, flat['peak']):.1f} times that of {flat['way']}. The pool of KV"
+        " blocks is taken at the start."
+    )
+
+
+def _mib(number: float | None) -> str:
+    return "–" if number is None else f"{number / 2**20:,.1f} MiB"
