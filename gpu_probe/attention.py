@@ -13,13 +13,13 @@ from .batch import Batch
 
 
 def padded(q: Tensor, keys: Tensor, values: Tensor, batch: Batch) -> Tensor:
-    """Pages gathered: decodes together, padded to the longest of them; each prompt by itself."""
-    d = batch.decodes
+    """Pages gathered: decodes of like length together, padded to the longest of them, so that a
+    step costs what its KV costs; each prompt by itself."""
     seen = torch.empty_like(q)
-    if d:
-        table = batch.table[:d, : batch.widest]
-        seen[:d] = decodes(q[:d], keys, values, table, batch.length[:d])
-    at = d
+    for a, b, blocks in batch.groups:
+        table = batch.table[a:b, :blocks]
+        seen[a:b] = decodes(q[a:b], keys, values, table, batch.length[a:b])
+    at = batch.decodes
     for row, tokens, kv in batch.chunks:
         table = batch.table[row, : -(-kv // keys.shape[1])]
         seen[at : at + tokens] = chunk(q[at : at + tokens], keys, values, table, kv)

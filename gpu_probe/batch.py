@@ -38,7 +38,7 @@ class BlockTable:
 
 
 class Plan(NamedTuple):
-    """Who computes how much in the planned step: decodes first, then prompts."""
+    """Who computes how much in the planned step: decodes first, by their KV, then prompts."""
 
     rows: np.ndarray  # request ids
     start: np.ndarray  # tokens of each whose KV is there
@@ -55,7 +55,6 @@ def planned(s: State, block_size: int) -> Plan:
     decoding = np.sort(s.decoding[: n.decoding]) if n.decodes else np.zeros(0, np.int64)
     prompts = s.prefilling[: n.prefilling]
     prompts = prompts[r["grant"][prompts] > 0]
-    rows = np.concatenate([decoding, prompts])
     seated = s.seats[s.seats >= 0]
     there = np.where(
         r["phase"][seated] == DECODE,
@@ -64,6 +63,7 @@ def planned(s: State, block_size: int) -> Plan:
     )
     cached = np.zeros(len(r), np.int64)
     cached[seated] = there
+    rows = np.concatenate([decoding[np.argsort(cached[decoding], kind="stable")], prompts])
     start, tokens = cached[rows], np.ones(len(rows), np.int64)
     tokens[len(decoding) :] = r["grant"][prompts]
     emits = start + tokens == r["prompt"][rows] + r["emitted"][rows]
@@ -90,7 +90,7 @@ class Batch(NamedTuple):
     length: Tensor  # (rows,) tokens that have KV once the step is done
     first: Tensor  # (rows + 1,) place of each row's first new token
     tiles: Tensor  # (2, tiles) row and first query of each tile: one a decode, then the prompts'
-    widest: int  # blocks of the longest decode
+    groups: list[tuple[int, int, int]]  # decodes of like length: from, to, blocks of the longest
 
 
 def packed(device: torch.device, *arrays: np.ndarray) -> list[Tensor]:
@@ -98,6 +98,13 @@ def packed(device: torch.device, *arrays: np.ndarray) -> list[Tensor]:
     flat = torch.from_numpy(np.concatenate([a.reshape(-1) for a in arrays]).astype(np.int64))
     parts = flat.to(device).split([a.size for a in arrays])
     return [part.view(a.shape) for part, a in zip(parts, arrays, strict=True)]
+
+
+def alike(blocks: np.ndarray) -> list[tuple[int, int, int]]:
+    """(from, to, largest) of rows in order of their blocks, none twice as many as another."""
+    ends = np.append(np.flatnonzero(np.diff(np.log2(blocks).astype(int))) + 1, len(blocks))
+    begins = [0, *ends[:-1].tolist()]
+    return [(a, b, int(blocks[b - 1])) for a, b in zip(begins, ends.tolist(), strict=True) if b]
 
 
 def make_batch(plan: Plan, table: BlockTable, device: torch.device, tile: int = 16) -> Batch:
@@ -127,7 +134,7 @@ def make_batch(plan: Plan, table: BlockTable, device: torch.device, tile: int = 
         tiles,
     )
     chunks = [(k, int(plan.tokens[k]), int(kv[k])) for k in range(d, len(rows))]
-    widest = -(-int(kv[:d].max(initial=0)) // table.block_size)
+    groups = alike(-(-kv[:d] // table.block_size))
     return Batch(
-        d, chunks, owners, positions, slots, last, ids, length, begins, tiled, widest
+        d, chunks, owners, positions, slots, last, ids, length, begins, tiled, groups
     )  # fmt: skip

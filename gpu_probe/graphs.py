@@ -58,7 +58,7 @@ class DecodeGraph:
         (owner, position, slot, length), table = self.parts(self.buffer)
         batch = Batch(
             self.rows, [], owner, position, slot, self.first[:-1], table, length, self.first,
-            self.tiles, table.shape[1],
+            self.tiles, [(0, self.rows, table.shape[1])],
         )  # fmt: skip
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
