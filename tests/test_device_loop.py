@@ -8,7 +8,7 @@ import torch
 from strategies import workload
 
 import gpu_probe.attention as attention
-from gpu_probe.batch import BlockTable
+from gpu_probe.batch import BlockTable, alike
 from gpu_probe.device import Device, choose
 from gpu_probe.loop import Server
 from gpu_probe.models import SHAPES, Decoder
@@ -169,6 +169,11 @@ def test_what_a_device_dies_of_is_one_sentence(monkeypatch):
         with pytest.raises(ScenarioError, match=said):
             next(Server.steps(server, device.forward, lambda: 0.0))
         server = Server(some_requests(), "chunked", AMPLE)
+
+
+def test_decodes_of_like_length_stand_together_and_every_one_once():
+    assert alike(np.zeros(0, int)) == []
+    assert alike(np.array([1, 1, 2, 3, 4, 7, 8])) == [(0, 2, 1), (2, 4, 3), (4, 6, 7), (6, 7, 8)]
 
 
 def test_a_table_gives_each_block_to_one_request_and_takes_it_back():

@@ -143,6 +143,34 @@ def test_a_run_that_was_killed_is_shown_as_far_as_it_went(shelf):
     assert not at.main.table
 
 
+def test_exercise_08_2_shows_calls_and_memory_both_ways(shelf):
+    at = page().at
+    assert [b.key for b in at.main.button if b.key == "exercise"]
+    way = {"t": [0.0, 9.0], "bytes": [0.0, 5e6], "kv": [0.0, 1e6], "needed": 1e6, "pool": 1e6}
+    way |= {"reserved": None, "what": "process memory"}
+    row = {"batch": 8, "tokens": 11_176, "slots used": 1.0, "seconds": 2.0, "spread": 0.01}
+    row |= {"tok/s": 5_588.0, "against pad_to_max": 1.4, "decode calls": 1_651, "calls": 1_707}
+    found = {
+        "regime": "rows",
+        "rows": [row | {"way": "continuous"}],
+        "memory": [
+            way | {"way": "pad_to_max", "peak": 2e8},
+            way | {"way": "continuous", "peak": 5e7},
+        ],
+    }
+    job = jobs.exercise("cpu")
+    job.folder.mkdir(parents=True)
+    (job.folder / "out.json").write_text(json.dumps(found))
+    at = page().at
+    calls, memory = at.main.table
+    assert calls.value.loc[("8", "continuous"), "calls"] == "1,707"
+    assert memory.value.loc["peak above the start", "pad_to_max"] == "190.7 MiB"
+    assert "4.0 times" in "".join(c.value for c in at.main.caption)
+    (job.folder / "out.json").write_text("")
+    (job.folder / "log").write_text("python -m gpu_probe bench: out of memory\n")
+    assert "It ended early: out of memory" in page().at.main.warning[0].value
+
+
 def test_a_file_that_is_no_run_gets_a_sentence():
     board = page()
     at = board.at

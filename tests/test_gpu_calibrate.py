@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import workload
 from test_loop import Simulated
 
-from gpu_probe.calibrate import calibrate, features_of, said_of, written
+from gpu_probe.calibrate import calibrate, cost_of, features_of, said_of, written
 from gpu_probe.loop import Server
 from sim.costs import COSTS, Features
 from sim.parameter import ScenarioError
@@ -62,8 +62,21 @@ def test_a_fit_says_what_it_was_fitted_on_and_stands_in_a_link():
     assert said["name"] == "measured on paper, 1999-12-31"
     assert said["highest"]["decodes"] == run.steps["decodes"].max()
     assert len(said["deciles"]) == 10
-    again = StepCost.parse(said["cost"]).pricing(()).coefficients
+    parsed = StepCost.parse(said["cost"])
+    assert (str(parsed), parsed.label) == (said["cost"], said["name"])
+    again = parsed.pricing(()).coefficients
     np.testing.assert_allclose(again, calibrate(run).coefficients, rtol=1e-15)
+
+
+def test_a_device_of_any_name_stands_in_a_link_and_no_link_names_it_with_anything():
+    run = recorded("linear", [1.0, 0.02, 0.1, 0.2])
+    about = {"device": "Xeon(R) @ 2.2GHz/[x](http://y)" + "z" * 90, "date": "1999-12-31T00:00"}
+    cost = cost_of(calibrate(run), Record(run, about, {}))
+    assert cost.label.startswith("measured on Xeon(R) 2.2GHz x (http: y)")
+    assert StepCost.parse(str(cost)) == cost
+    for name in ("", "a<b>", "x" * 81):
+        with pytest.raises(ScenarioError, match="can't be shown"):
+            StepCost.parse(f"calibrated/name={name}/step_ms=1")
 
 
 def test_what_cannot_be_fitted_is_said():

@@ -125,6 +125,13 @@ def test_a_file_that_is_no_run_is_named(content):
         load(content, "some.parquet")
 
 
+def test_everything_of_gpu_probe_loads_where_no_page_can_be_shown():
+    absent = ("streamlit", "altair", "sqlalchemy", "authlib", "httpx", "pptx", "vl_convert", "PIL")
+    code = f"import sys; sys.modules |= dict.fromkeys({absent})"
+    code += "; import gpu_probe.__main__, gpu_probe.check, gpu_probe.jobs"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
 def test_neither_the_loop_nor_what_the_page_takes_loads_torch():
     code = "import sys; from gpu_probe import calibrate, jobs, loop, predict"
     code += "; sys.exit('torch' in sys.modules)"
