@@ -210,6 +210,8 @@ class Check:
                     raise
                 break
             longest = max(longest, 1.1 * (time.monotonic() - began))
+        # One round says nothing of its noise, and so nothing of the error.
+        self.judge("rounds short of two", 2 - len(rounds), 0)
         fits = {cost: [calibrate(r[0].run, cost) for r in rounds] for cost in FITTED}
         found: dict = {
             "rounds": len(rounds),
@@ -236,7 +238,6 @@ class Check:
                 error = np.median(errors, axis=0)
                 part[f"error, {cost}"] = error.tolist()
                 part[f"worst round's error, {cost}"] = np.abs(errors).max(axis=0).tolist()
-                # One round says nothing of its noise, and so nothing of the error.
                 if cost == FITTED[0] and name != BASE and len(rounds) > 1:
                     for f, figure in enumerate(FIGURES):
                         bound = max(BOUNDS[self.device][figure], 2 * noise[f])

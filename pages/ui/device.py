@@ -319,7 +319,9 @@ def _gantt(runs: list[Run], scenario: Scenario, window: tuple[float, float]) -> 
         seen = st.session_state["device.seen"]
         right.button("Close", type="tertiary", on_click=seen.pop, args=("window",))
         chart = gantt(coalesced(runs, *window), shade_scale(runs, scenario), dark(), seats)
-        st.altair_chart(chart, alt=title)
+        with st.container(key="gantt"):  # as wide as a slide, on a narrow page too
+            st.html("<style>.st-key-gantt { overflow-x: auto; }</style>")
+            st.altair_chart(chart, alt=title)
 
 
 def _kin(record: Record) -> tuple[list[Run], list[tuple[Job, Record]]]:
