@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import torch
 
+from sim.record import Record
 from sim.state import Limits
 from sim.workload import Workload
 
@@ -31,8 +32,8 @@ from .graphs import DecodeGraph
 from .loop import Server
 from .memory import Sampler, nvml
 from .models import SHAPES, Decoder, rotated
-from .predict import FIGURES, figures, predicted
-from .serve import Machine
+from .predict import FIGURES, asked, figures, predicted
+from .serve import Machine, quiet
 
 BOUNDS = {
     "cpu": dict(zip(FIGURES, (0.10, 0.20, 0.10, 0.20, 0.03), strict=True)),
@@ -194,7 +195,7 @@ class Check:
     def calibration(self) -> dict:
         """Rounds of three runs: calibrated on the first, the other two predicted.
 
-        The machine drifts more from minute to minute than from run to run: so a prediction is held
+        A machine drifts: so the runs of a round take turns step by step, a prediction is held
         against its own round, and what is judged is the median of the rounds' errors. The noise is
         the median distance of a measured figure from its median over the rounds.
         """
@@ -204,7 +205,7 @@ class Check:
         while len(rounds) < ROUNDS and time.monotonic() + longest < self.deadline:
             began = time.monotonic()
             try:
-                rounds.append([self.machine.serve(*s, note=self.in_time) for s in todo.values()])
+                rounds.append(self.round(list(todo.values())))
             except TimeoutError:
                 if not rounds:
                     raise
@@ -244,6 +245,29 @@ class Check:
                         self.judge(f"{name}: |error| of {figure}", abs(error[f]), float(bound))
             found["scenarios"][name] = part
         return found
+
+    def round(self, todo: list[tuple[Workload, str, Limits]]) -> list[Record]:
+        """All served, whoever is the furthest behind taking the next step."""
+        assert self.machine
+        servers = [Server(*scenario) for scenario in todo]
+        steps = [
+            server.steps(
+                Device(self.machine.model, server, **self.machine.options).forward, self.now
+            )
+            for server in servers
+        ]
+        with quiet():
+            while (behind := min(servers, key=lambda server: server.done)).done < 1:
+                next(steps[servers.index(behind)])
+                self.in_time()
+        return [
+            Record(
+                server.run(self.device),
+                {"policy": policy, "limits": server.limits._asdict()},
+                {"asked": asked(work)},
+            )
+            for server, (work, policy, _) in zip(servers, todo, strict=True)
+        ]
 
     def flatness(self) -> dict:
         """Memory of a run under continuous batching, once it is warm."""

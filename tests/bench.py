@@ -624,13 +624,15 @@ def served(port: int) -> subprocess.Popen:
 
 def bench_device() -> None:
     """The loop on this machine's CPU: exercise 08.2, and how well the simulator predicts it."""
-    from gpu_probe.check import FIGURES, REPEATS, check
+    from gpu_probe.check import FIGURES, check
 
     subprocess.run([sys.executable, "-m", "gpu_probe", "bench", "--device", "cpu"], cwd=ROOT)
     with tempfile.TemporaryDirectory() as folder:
         said = check("cpu", "small", Path(folder))
     found = said["stages"]["calibration"]["result"]
-    print(f"Predicted beside measured, medians of {REPEATS} runs; % off, and half their range")
+    print(
+        f"Predicted beside measured, medians of {found.get('rounds', 0)} rounds; % off, and noise"
+    )
     for name, part in found.get("scenarios", {}).items():
         for row in ("noise", "error, calibrated", "error, linear"):
             cells = "".join(

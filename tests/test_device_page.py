@@ -204,9 +204,9 @@ def begun(page: Page) -> None:
 
 def test_a_run_is_watched_stopped_killed_and_kept_and_others_are_told_who_holds_it(visit, server):
     page = visit(ADDRESS)
-    page.get_by_label("Requests").fill("4000")
-    page.get_by_label("Requests").press("Enter")
-    page.get_by_role("combobox", name="Model").click()
+    page.get_by_role("spinbutton", name="Requests", exact=True).fill("4000")
+    page.get_by_role("spinbutton", name="Requests", exact=True).press("Enter")
+    page.get_by_role("combobox", name="Model", exact=True).click()
     page.get_by_role("option", name="tiny").click()
     begun(page)
     progress, seen = page.get_by_test_id("stProgress"), set()
@@ -227,7 +227,7 @@ def test_a_run_is_watched_stopped_killed_and_kept_and_others_are_told_who_holds_
     expect(page.get_by_text("signal 9 ended its process")).to_be_visible()
     expect(page.get_by_text("What it had measured is kept")).to_be_visible()
     expect(page.get_by_label("Milliseconds of each step", exact=True)).to_be_visible()
-    expect(page.get_by_role("combobox", name="Run")).to_be_visible()
+    expect(page.get_by_role("combobox", name="Run", exact=True)).to_be_visible()
 
 
 def test_a_click_on_the_timeline_tells_the_request_measured_and_simulated(
@@ -235,7 +235,7 @@ def test_a_click_on_the_timeline_tells_the_request_measured_and_simulated(
 ):
     kept(server.log.parent / "runs", "9-chunked-32", "1999-12-31T00:00")
     page = visit(ADDRESS)
-    page.get_by_role("combobox", name="Run").click()
+    page.get_by_role("combobox", name="Run", exact=True).click()
     page.get_by_role("option", name="1999-12-31").click()
     expect(page.get_by_text("off the clock")).to_be_visible()
     spot = point(settled(page), timeline_js)

@@ -34,7 +34,7 @@ def control() -> dict[str, list[str]]:
     state = st.session_state
     labels = {name: model.label for name, model in COSTS.items()}
     labels["calibrated"] = state["cost.name"] or labels["calibrated"]
-    st.selectbox("Cost model", COSTS, format_func=labels.get, key="cost.kind")
+    st.selectbox("Cost model", COSTS, format_func=lambda c: labels[c], key="cost.kind")
     st.caption(COSTS[state["cost.kind"]].about)
     if state["cost.kind"] == "roofline":
         return {"cost": [str(roofline())]}
