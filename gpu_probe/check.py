@@ -413,9 +413,9 @@ def scenarios(cuda: bool) -> dict[str, tuple[Workload, str, Limits]]:
         short, long, output = (20, 600), (400, 1_800), (20, 150)
     else:
         usual, other, rate = Limits(16, 128, 128), Limits(16, 32, 32), 1.0
-        short, long, output = (20, 300), (200, 900), (10, 60)
+        short, long, output = (20, 600), (200, 900), (10, 60)
     return {
-        BASE: (poisson(14 * rate, 80, short, output, 1), POLICY, usual),
+        BASE: (poisson(9 * rate, 60, short, output, 1), POLICY, usual),
         "longer prompts": (poisson(4 * rate, 26, long, output, 4), POLICY, usual),
-        "another budget": (poisson(10 * rate, 50, short, output, 6), POLICY, other),
+        "another budget": (poisson(7 * rate, 40, short, output, 6), POLICY, other),
     }
