@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 
 from sim.record import Record
@@ -315,11 +314,10 @@ def check(
 ) -> dict:
     """Run the stages; what they found is in `folder`/check.json as well.
 
-    seconds: from the start of this process, in which stages begin; note(share of stages done).
+    seconds: in which stages begin; note(share of stages done).
     """
     folder.mkdir(parents=True, exist_ok=True)
-    age = time.time() - psutil.Process().create_time()
-    began, made = time.monotonic() - age, Check(device, model, seconds - age)
+    began, made = time.monotonic(), Check(device, model, seconds)
     said: dict = {"device": device, "model": model, "stages": {}, "verdicts": made.verdicts}
 
     def write(**more) -> None:
@@ -331,7 +329,7 @@ def check(
         print(json.dumps(plain(said), indent=1), flush=True)
         os._exit(1)
 
-    watch, name = threading.Timer(max(0.0, seconds - age) + HANG, hangs), ""
+    watch, name = threading.Timer(seconds + HANG, hangs), ""
     watch.daemon = True
     watch.start()
     try:
