@@ -61,11 +61,11 @@ class Job(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As a list shows it."""
+        """As a list shows it, to the second: two of one label could not be told apart."""
         a = self.about
         return f"{a.get('label', '?')} · {a.get('model', '?')} on {a.get('device', '?')} · " + str(
             a.get("date", "")
-        )[:16].replace("T", " ")
+        )[:19].replace("T", " ")
 
     @property
     def path(self) -> Path:
