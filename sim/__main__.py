@@ -149,6 +149,11 @@ def run_live(args: argparse.Namespace) -> int:
     if args.what and Path(args.what).is_file():
         args.scenario = args.what
     elif args.what:
+        if "?" not in args.what and "://" not in args.what:
+            raise ScenarioError(
+                f"{args.what[:60]!r} is no file here and no link: give what the live page saved, or"
+                " its address"
+            )
         args.url = args.what
     given = Scenario.query_of(Path(args.scenario).read_text()) if args.scenario else {}
     given |= parse_qs(urlsplit(args.url).query) if args.url else {}

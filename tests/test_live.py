@@ -167,6 +167,8 @@ def test_the_command_line_replays_what_the_page_did(tmp_path, capsys):
     assert found["figures"]["chunked 128"]["ttft_p99"] == METRICS["ttft"].of(runs[1]).quantile(0.99)
     assert main(["live", "/live?live=5:jump:1"]) == 2
     assert "is no action" in capsys.readouterr().err
+    assert main(["live", "no-such-file.json"]) == 2
+    assert "'no-such-file.json' is no file here and no link" in capsys.readouterr().err
 
 
 def test_acting_while_it_goes_writes_the_script_that_replays_it():

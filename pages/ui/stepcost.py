@@ -248,12 +248,13 @@ def sum_or_max(cost: StepCost) -> None:
     )
     right.markdown(
         f"Steps of {line.source} lie on a straight line: **{line.ms:g} ms +"
-        f" {1e3 * line.ms_per_token:g} us a token**, over {line.least} to {line.most} tokens. So"
+        f" {1e3 * line.ms_per_token:g} µs a token**, over {line.least} to {line.most} tokens. So"
         " does a sum of memory and compute; a max is flat, then bends. All at the MFU of the knobs,"
         " with the prompts and contexts of those runs."
     )
     table = data[data["x"].isin((100, 400, 800))].pivot(index="x", columns="how", values="ms")
-    shown = table[["measured line", *kinds]].round(1).rename_axis("tokens").reset_index()
+    shown = table[["measured line", *kinds]].T.round(1).rename(columns=str)
+    shown = shown.rename_axis("ms at tokens").reset_index()
     right.dataframe(shown, hide_index=True, alt="ms at 100, 400 and 800 tokens")
 
 
