@@ -122,8 +122,8 @@ def watch(page: Page, faults: list[str]) -> None:
     page.on("pageerror", lambda error: faults.append(str(error)))
 
     def failed(request):
-        # A page that is left may still be loading a picture that it has made itself.
-        if not (request.url.startswith("blob:") and request.failure == "net::ERR_ABORTED"):
+        # A page that is left may still be loading a script, or a picture that it has made itself.
+        if request.failure != "net::ERR_ABORTED":
             faults.append(f"failed: {request.url[:200]} {request.failure}")
 
     page.on("requestfailed", failed)
