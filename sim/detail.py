@@ -111,6 +111,16 @@ def index(run: Run) -> Index:
     return Index(seats, order, t0, t1, before, offsets, lost, s["t0"][lost])
 
 
+@jit()
+def _columns(row, t0, scale, columns):
+    """(first, last + 1) of the columns that a row of like steps has a part in; none if before."""
+    ended = row.t0 + row.ms * row.repeats
+    if ended <= t0:
+        return 0, 0
+    first = max(0, int(np.floor((row.t0 - t0) * scale)))
+    return first, min(columns, max(first + 1, int(np.ceil((ended - t0) * scale))))
+
+
 @jit(
     numba.void(
         numba.from_dtype(STEP)[::1],
@@ -123,11 +133,7 @@ def index(run: Run) -> Index:
 def _of_steps(steps, t0, scale, blocks, most):
     for k in range(len(steps)):
         row = steps[k]
-        began, ended = row.t0, row.t0 + row.ms * row.repeats
-        if ended <= t0:
-            continue
-        first = max(0, int(np.floor((began - t0) * scale)))
-        last = min(most.shape[1], max(first + 1, int(np.ceil((ended - t0) * scale))))
+        first, last = _columns(row, t0, scale, most.shape[1])
         for x in range(first, last):
             most[0, x] = max(most[0, x], row.prefill)
             most[1, x] = max(most[1, x], row.decodes)
@@ -140,11 +146,7 @@ def _of_steps(steps, t0, scale, blocks, most):
 def _of_ticks(ticks, t0, scale, worst):
     for k in range(len(ticks)):
         row = ticks[k]
-        began, ended = row.t0, row.t0 + row.ms * row.repeats
-        if ended <= t0:
-            continue
-        first = max(0, int(np.floor((began - t0) * scale)))
-        last = min(len(worst), max(first + 1, int(np.ceil((ended - t0) * scale))))
+        first, last = _columns(row, t0, scale, len(worst))
         for x in range(first, last):
             worst[x] = max(worst[x], row.ms)
 

@@ -317,12 +317,14 @@ def _as_table(runs: Sequence[Run], scenario: Scenario, window: Window | None) ->
     names = {run.label: run for run in runs}
     label = st.selectbox("Variant", names, key="table-variant")
     run = names[label]
-    t0, t1 = window[:2] if window else (0.0, np.inf)
-    first = int(np.searchsorted(run.segments["t1"], t0, side="right"))
-    rows = run.segments[first:][:MOST_SHOWN]
-    shown = segments_table(replace(run, segments=rows[rows["t0"] < t1]))
+    # Not in order of their ends: a decode's is known later where the next step is planned ahead.
+    places = index(run).slice(*window[:2]) if window else np.arange(len(run.segments))
+    count = len(places)
+    if count > MOST_SHOWN:
+        places = np.partition(places, MOST_SHOWN)[:MOST_SHOWN]
+    shown = segments_table(replace(run, segments=run.segments[places]))
     st.dataframe(shown, height=320, hide_index=True, alt=f"Segments of {label}")
-    _cut(index(run).count(t0, t1), " in the window in view" if window else "")
+    _cut(count, " in the window in view" if window else "")
     st.caption(f"Phases: {', '.join(PHASES)}. Times in ms.")
     left, right, _ = st.columns([1, 1, 4])
     with left:

@@ -1,6 +1,6 @@
 """Links to the comparison, and its place in the Library."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import streamlit as st
 
@@ -21,31 +21,27 @@ def sharing(runs: Sequence[Run], scenario: Scenario) -> None:
         st.markdown("**Read-only, for a review**")
         st.code(share.link(scenario, review=True), language=None, wrap_lines=True)
         st.markdown("**Save in the Library**")
-        if not visitor.may_write():
-            st.caption(plain(visitor.why_not()))
-            visitor.log_in()
-            return
-        with st.form("save", border=False):
-            st.text_input("Title", key="save.title", max_chars=200)
-            st.text_input("Tags", key="save.tags", placeholder="a comma between", max_chars=200)
-            st.form_submit_button("Save", on_click=_save, args=(runs, scenario))
-        if said := st.session_state.pop("save.said", None):
-            st.markdown(plain(said))
+        _form("save", _save, runs, scenario)
 
 
 def session(session: Session) -> None:
     """The same of a live session; its own link while it is as it was saved."""
     with st.popover("Save in the Library", icon=":material/share:"):
-        if not visitor.may_write():
-            st.caption(plain(visitor.why_not()))
-            visitor.log_in()
-            return
-        with st.form("save-live", border=False):
-            st.text_input("Title", key="live.title", max_chars=200)
-            st.text_input("Tags", key="live.tags", placeholder="a comma between", max_chars=200)
-            st.form_submit_button("Save", on_click=_save_live, args=(session,))
-        if said := st.session_state.pop("live.said", None):
-            st.markdown(plain(said))
+        _form("live", _save_live, session)
+
+
+def _form(key: str, save: Callable[..., None], *args) -> None:
+    """Title and tags, for whoever may write; below, what became of it."""
+    if not visitor.may_write():
+        st.caption(plain(visitor.why_not()))
+        visitor.log_in()
+        return
+    with st.form(key, border=False):
+        st.text_input("Title", key=f"{key}.title", max_chars=200)
+        st.text_input("Tags", key=f"{key}.tags", placeholder="a comma between", max_chars=200)
+        st.form_submit_button("Save", on_click=save, args=args)
+    if said := st.session_state.pop(f"{key}.said", None):
+        st.markdown(plain(said))
 
 
 def _save_live(session: Session) -> None:
