@@ -10,7 +10,8 @@ import pytest
 from streamlit.runtime.pages_manager import PagesManager
 from streamlit.testing.v1 import AppTest
 
-from pages.ui import share
+from pages.ui import compare as comparison
+from pages.ui import share, timeline
 from pages.ui.links import LINKS
 from sim import files, traces
 from sim import scenario as scenarios
@@ -691,3 +692,16 @@ def test_steps_beyond_what_was_measured_are_said():
     cost = "calibrated/step_ms=5/prefill_ms=0.02/prefill_max=100"
     said = [w.value for w in Dashboard(cost=cost, v="continuous", **SHORT).at.warning]
     assert any("beyond what was measured: prefill" in text for text in said)
+
+
+def test_the_table_of_a_large_runs_window_holds_all_of_its_segments(monkeypatch):
+    query = {"v": "vllm_v1", "duration": "8", "num_gpu_blocks": "400"}
+    segments = compare(Scenario.from_query({k: [v] for k, v in query.items()})[0])[0].segments
+    ends = segments["t1"]
+    late = int(np.flatnonzero(np.diff(ends) < 0)[0])  # one that is told of before it ends
+    t0, t1 = (ends[late] + ends[late + 1]) / 2, ends[late] + 1_000
+    monkeypatch.setattr(timeline, "WHOLE", 0)
+    monkeypatch.setattr(comparison, "asked", lambda link: timeline.Window(t0, t1))
+    table = next(d.value for d in Dashboard(**query).at.dataframe if "phase" in d.value)
+    inside = segments[(ends > t0) & (segments["t0"] < t1)]
+    assert sorted(table["t0"]) == sorted(inside["t0"])
