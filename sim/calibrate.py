@@ -13,8 +13,8 @@ from .parameter import ScenarioError
 from .pricing import RANGES, StepCost
 from .state import STEP
 
-COUNTED = ("prefill", "prompts", "decodes", "context", "reread", "attended", "pad_prefill",
-           "pad_decodes")  # fmt: skip
+COUNTED = ("prefill", "prompts", "decodes", "context", "reread", "attended", "completed",
+           "pad_prefill", "pad_decodes")  # fmt: skip
 MAX_STEPS = 1_000_000
 
 

@@ -30,9 +30,11 @@ class Features(NamedTuple):
     context: float  # tokens whose KV the decodes read
     reread: float  # tokens whose KV the prompts' later chunks read again
     attended: float  # pairs of a prompt token and one that it attends to
+    emitting: float  # 1 where any request emits a token: what the output head costs
 
 
-GROWING = {"context", "reread", "attended"}  # from step to step, while the plan stays the same
+# From step to step, while the plan stays the same.
+GROWING = {"context", "reread", "attended", "emitting"}
 
 
 @jit()
@@ -49,6 +51,7 @@ def features(n):
         float(n.context),
         float(n.reread),
         float(n.attended),
+        1.0 if decodes + n.completed > 0 else 0.0,
     )
 
 
@@ -98,11 +101,13 @@ def cost_model(label: str, *coefficients: Coefficient):
     return register
 
 
-def planned(*, prefill=0, prompts=0, decodes=0, context=0, reread=0, attended=0) -> np.record:
+def planned(
+    *, prefill=0, prompts=0, decodes=0, context=0, reread=0, attended=0, completed=0
+) -> np.record:
     """The counters of a step of that make, as a cost model reads them."""
     n = np.zeros(1, COUNTERS).view(np.recarray)[0]
     n.prefill, n.prompts, n.decodes = prefill, prompts, decodes
-    n.context, n.reread, n.attended = context, reread, attended
+    n.context, n.reread, n.attended, n.completed = context, reread, attended, completed
     return n
 
 

@@ -28,7 +28,7 @@ def open_step(s):
     n.begins = max(n.now, n.until)
     n.plan += 1
     n.prefill = n.prompts = n.decodes = n.late = n.pad_prefill = n.pad_decodes = 0
-    n.context = n.reread = n.attended = 0
+    n.context = n.reread = n.attended = n.completed = 0
     n.together = n.watchful = n.preempted = n.idle = 0
     n.most, n.stop = FOREVER, NOTHING
 
@@ -57,6 +57,7 @@ def pass_time(s, ms, host, most):
     row.pad_prefill, row.pad_decodes = n.pad_prefill, n.pad_decodes
     row.free, row.kv = n.free, n.kv
     row.prompts, row.context, row.reread, row.attended = n.prompts, n.context, n.reread, n.attended
+    row.completed = n.completed
     row.head = head(s) if n.waiting > 0 else -1
     n.steps += 1
     until, planned, repeats = n.begins, n.now, 0

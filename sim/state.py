@@ -114,6 +114,7 @@ STEP = np.dtype(
         ("context", "i4"),  # tokens whose KV the decodes read
         ("reread", "i4"),  # tokens of the same prompts computed earlier, whose KV is read again
         ("attended", "i8"),  # pairs of a prompt token and one that it attends to
+        ("completed", "i2"),  # prompts whose last token is in it: each emits one
     ],
     align=True,
 )
@@ -210,6 +211,7 @@ COUNTERS = np.dtype(
         ("context", "i8"),
         ("reread", "i8"),
         ("attended", "i8"),
+        ("completed", "i8"),
         ("most", "i8"),  # steps that would be planned alike, were nobody to arrive
         ("watchful", "i8"),  # whether an arrival may change the plan though somebody waits
         ("together", "i8"),  # seats are given back when all of them are done

@@ -96,6 +96,7 @@ def count_prompt(s, i, sign):
     n.prompts += sign
     n.reread += sign * before
     n.attended += sign * (tokens * before + tokens * (tokens + 1) // 2)
+    n.completed += sign * int(tokens == todo(s, i))
 
 
 @jit()

@@ -94,6 +94,7 @@ def _share(cost, coef, n, row, times, span, own, kv, out):
     decodes = span.kind == DECODE
     n.prefill = n.prompts = n.decodes = n.pad_prefill = n.pad_decodes = n.late = n.kv = 0
     n.context = n.reread = n.attended = 0
+    n.completed = row.completed  # that a prompt of it emits is the step's, and no one's own
     overhead = cost(n, coef)
     n.kv = kv
     if decodes:

@@ -20,7 +20,18 @@ from sim.roofline import Knobs, coefficients
 from sim.run import opened, serve
 from sim.state import DECODE, HELD, Limits, State, enlarged
 
-ALL = (0.5, 0.013, 0.4, 0.21, 0.3, 0.7, 0.011, 0.007, 0.0013)  # `calibrated`: each feature counts
+ALL = (
+    0.5,
+    0.013,
+    0.4,
+    0.21,
+    0.3,
+    0.7,
+    0.011,
+    0.007,
+    0.0013,
+    0.17,
+)  # `calibrated`: each feature counts
 
 
 def expected(s: State, policy: str) -> dict[str, int]:
@@ -43,6 +54,9 @@ def expected(s: State, policy: str) -> dict[str, int]:
         "attended": sum(
             sum(range(int(r.cached[i]) + 1, int(r.cached[i]) + int(r.grant[i]) + 1))
             for i in prompts
+        ),
+        "completed": sum(
+            bool(r.cached[i] + r.grant[i] == r.prompt[i] + r.emitted[i]) for i in prompts
         ),
     }
 
@@ -71,10 +85,19 @@ def test_the_counters_of_a_step_are_those_of_its_requests(policy, case, blocks):
 
 def test_a_step_of_a_chunk_and_two_decodes_by_hand():
     n = planned(prefill=8, prompts=1, decodes=2, context=300, reread=16, attended=8 * 16 + 36)
-    assert features(n) == Features(1.0, 8.0, 1.0, 1.0, 1.0, 2.0, 300.0, 16.0, 164.0)
+    assert features(n) == Features(1.0, 8.0, 1.0, 1.0, 1.0, 2.0, 300.0, 16.0, 164.0, 1.0)
     assert LINEAR(n, np.array([0.2, 0.02, 0.4, 0.03])) == pytest.approx(0.82)
     assert COSTS["calibrated"].ms(n, np.array(ALL)) == pytest.approx(
-        0.5 + 8 * 0.013 + 0.4 + 0.21 + 0.3 + 2 * 0.7 + 300 * 0.011 + 16 * 0.007 + 164 * 0.0013
+        0.5
+        + 8 * 0.013
+        + 0.4
+        + 0.21
+        + 0.3
+        + 2 * 0.7
+        + 300 * 0.011
+        + 16 * 0.007
+        + 164 * 0.0013
+        + 0.17
     )
     #       overhead weights kv     gemm  pair   net   host  mixed overlap
     coef = [1.0, 5.0, 0.01, 0.02, 0.001, 0.03, 0.04, 0.5, 0.25]
@@ -102,7 +125,7 @@ def test_the_rooflines_coefficients_by_hand():
     assert named["network_ms_per_token"] == pytest.approx(64 * 4096 * 2 / 450e9 * 1e3)
 
 
-LOADS = ("prefill", "prompts", "decodes", "context", "reread", "attended")
+LOADS = ("prefill", "prompts", "decodes", "context", "reread", "attended", "completed")
 counts = st.fixed_dictionaries({name: st.integers(0, 5_000) for name in LOADS})
 
 
@@ -137,7 +160,8 @@ def test_a_cost_that_grows_takes_the_same_time_however_it_is_run(policy, case):
     ("cost", "coef"), [("linear", (0.2, 0.02, 0.4, 0.03)), ("calibrated", ALL)]
 )
 def test_a_fit_of_steps_that_a_cost_model_clocked_finds_its_coefficients(cost, coef):
-    rows = [(7.0 * (k % 5), 20 + 37 * k % 400, 3 + 11 * k % 60) for k in range(120)]
+    rows = [(0.0, 400, 2), (1e6, 1, 1)]  # in the middle of a lone prompt nothing is emitted
+    rows += [(7.0 * (k % 5), 20 + 37 * k % 400, 3 + 11 * k % 60) for k in range(120)]
     limits = Limits(max_num_seqs=12, max_num_batched_tokens=256, chunk=64)
     run = serve(workload(rows), "chunked", limits, coef, cost=cost, stretch=False)
     found = calibrate.fit(cost, calibrate.features_of(run.steps), run.steps["ms"])

@@ -29,7 +29,9 @@ def recorded(cost: str, coefficients, seed: int = 0):
         rng.choice([0, 0, 60], 60), rng.integers(1, 90, 60), rng.integers(1, 40, 60), strict=True
     )
     device = Simulated(coefficients, cost)
-    server = Server(workload([(float(g), int(p), int(o)) for g, p, o in rows]), "chunked", VARIED)
+    alone = (0.0, 90, 2), (1e6, 1, 1)  # so that some step has a prompt's middle and emits nothing
+    asked = workload([*alone, *((float(g), int(p), int(o)) for g, p, o in rows)])
+    server = Server(asked, "chunked", VARIED)
     for _ in server.steps(device.forward, device.clock):
         pass
     return server.run("paper")
