@@ -53,13 +53,19 @@ def load(source: Path | bytes, name: str = "") -> Record:
     try:
         content = parquet.read_table(io.BytesIO(source), use_threads=False)
         said = json.loads(content.schema.metadata[b"slotscope_run"])
+    except (pa.ArrowException, KeyError, TypeError, ValueError):
+        raise ScenarioError(
+            f"{name[-80:]} is no run of this program: give a file that `python -m gpu_probe serve`"
+            " wrote"
+        ) from None
+    try:
         tables: dict[str, Any] = {t: _rows(content, t, dtype) for t, dtype in TABLES.items()}
         beside = {table: _rows(content, table) for table in said["beside"]}
         return Record(Run(**said["run"], **tables), said["about"], beside)
     except (pa.ArrowException, KeyError, TypeError, ValueError):
         raise ScenarioError(
-            f"{name[-80:]} is no run of this program: give a file that `python -m gpu_probe serve`"
-            " wrote"
+            f"{name[-80:]} is a run of another version of this program, or damaged: serve it again"
+            " with this one"
         ) from None
 
 

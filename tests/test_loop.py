@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from pyarrow import parquet
 from strategies import Case, cases, startable, workload
 from test_engine import every_policy, laws
 
@@ -123,6 +124,15 @@ def test_a_saved_run_is_the_same_run(case, tmp_path_factory):
 def test_a_file_that_is_no_run_is_named(content):
     with pytest.raises(ScenarioError, match="some.parquet is no run of this program"):
         load(content, "some.parquet")
+
+
+def test_a_run_of_a_version_with_other_columns_is_named(tmp_path):
+    path = tmp_path / "run.parquet"
+    save(path, Record(serve(workload([(0.0, 9, 3)]), "static", Limits(2, 64), [1.0] * 4), {}, {}))
+    table = parquet.read_table(path)
+    parquet.write_table(table.drop_columns(["steps.ms"]), path)
+    with pytest.raises(ScenarioError, match="run.parquet is a run of another version"):
+        load(path)
 
 
 def test_everything_of_gpu_probe_loads_where_no_page_can_be_shown():
