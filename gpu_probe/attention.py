@@ -1,20 +1,46 @@
-"""Attention of a ragged batch over paged KV, from what torch has on every device.
+"""What a decoder does with pages, from what torch has on every device: the reference, and a CPU's.
 
-q: (tokens, heads, head); keys, values: (blocks, block_size, KV heads, head), with this step's
-already written. The queries that share a KV head stand side by side on the query axis of one
-attention per KV head, so that no key is repeated.
+A set of kernels is a module with these names: `keep`, `attend`, `gate`. `paged` is the other one.
+q: (tokens, heads, head); keys, values: (blocks, block_size, KV heads, head). The queries that share
+a KV head stand side by side on the query axis of one attention per KV head, so that no key is
+repeated.
 """
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention, silu
 
 from .batch import Batch
 
 
-def padded(q: Tensor, keys: Tensor, values: Tensor, batch: Batch) -> Tensor:
+def turned(qkv: Tensor, cos: Tensor, sin: Tensor, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k, v of (tokens, heads of all three, head): queries and keys turned by the angles
+    (tokens, 1, head) of their tokens."""
+    heads = qkv.shape[1] - 2 * kv_heads
+    qk, v = qkv.split([heads + kv_heads, kv_heads], 1)
+    qk = (qk * cos + qk.roll(qk.shape[-1] // 2, -1) * sin).to(qk.dtype)
+    return qk[:, :heads], qk[:, heads:], v
+
+
+def keep(
+    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, slot: Tensor
+) -> Tensor:
+    """The turned queries; keys and values go to the `slot` (tokens,) of each."""
+    q, k, v = turned(qkv, cos, sin, keys.shape[2])
+    keys.view(-1, *k.shape[1:])[slot] = k
+    values.view(-1, *v.shape[1:])[slot] = v
+    return q
+
+
+def gate(x: Tensor) -> Tensor:
+    """(tokens, gate and up) -> (tokens, hidden): SwiGLU."""
+    a, b = x.chunk(2, -1)
+    return silu(a) * b
+
+
+def attend(q: Tensor, keys: Tensor, values: Tensor, batch: Batch) -> Tensor:
     """Pages gathered: decodes of like length together, padded to the longest of them, so that a
-    step costs what its KV costs; each prompt by itself."""
+    step costs what its KV costs; each prompt by itself. This step's KV is there already."""
     seen = torch.empty_like(q)
     for a, b, blocks in batch.groups:
         table = batch.table[a:b, :blocks]

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from sim.state import DECODE, State
 
+TILE = 64  # that a kernel takes at a time of a prompt: queries times the heads of a KV head
+
 
 class BlockTable:
     """Which blocks each request has. The scheduler counts blocks; a device needs to know which."""
@@ -107,8 +109,9 @@ def alike(blocks: np.ndarray) -> list[tuple[int, int, int]]:
     return [(a, b, int(blocks[b - 1])) for a, b in zip(begins, ends.tolist(), strict=True) if b]
 
 
-def make_batch(plan: Plan, table: BlockTable, device: torch.device, tile: int = 16) -> Batch:
-    """tile: queries of a prompt that a kernel takes at a time."""
+def make_batch(plan: Plan, table: BlockTable, device: torch.device, group: int = 4) -> Batch:
+    """group: heads that share a KV head."""
+    tile = max(1, TILE // group)
     rows, d = plan.rows, plan.decodes
     kv = plan.start + plan.tokens
     ends = plan.tokens.cumsum()

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,14 @@ from sim.record import Record
 from sim.state import Limits
 from sim.workload import Workload
 
-from .attention import padded
+from . import attention
 from .bench import memory
 from .calibrate import calibrate
-from .device import Device, clock, label, triton
+from .device import Device, clock, label, triton, versions
 from .graphs import DecodeGraph
 from .loop import Server
 from .memory import Sampler, nvml
-from .models import SHAPES, Decoder, rotated
+from .models import SHAPES, Decoder
 from .predict import FIGURES, asked, figures, predicted
 from .serve import Machine, quiet
 
@@ -38,6 +39,8 @@ BOUNDS = {
     "cpu": dict(zip(FIGURES, (0.10, 0.20, 0.10, 0.20, 0.03), strict=True)),
     "cuda": dict.fromkeys(FIGURES, 0.05),
 }
+# Numbers that are read, in rows of so many; sides of a product.
+CEILINGS = {"cpu": (2**22, 1024, 512), "cuda": (2**30, 4096, 8192)}
 ROUNDS = 7  # at most
 HANG = 30  # seconds after its time that a check is ended, whatever it does
 BASE = "calibrated on"
@@ -62,8 +65,8 @@ class Check:
         holds = bool(value <= bound)
         self.verdicts.append({"what": what, "value": value, "bound": bound, "holds": holds})
 
-    def ms(self, call: Callable[[], object], repeats: int = 15, warm: int = 3) -> float:
-        """Median of so many calls, each by itself."""
+    def times(self, call: Callable[[], object], repeats: int = 15, warm: int = 3) -> np.ndarray:
+        """(repeats,) ms of calls, each by itself."""
         times = []
         for _ in range(warm + repeats):
             began = self.now()
@@ -71,7 +74,11 @@ class Check:
             if self.cuda:
                 torch.cuda.synchronize()
             times.append(self.now() - began)
-        return float(np.median(times[warm:]))
+        return np.array(times[warm:])
+
+    def ms(self, call: Callable[[], object], repeats: int = 15) -> float:
+        """Their median."""
+        return float(np.median(self.times(call, repeats)))
 
     def in_time(self, _: float = 0.0) -> None:
         """TimeoutError once the check's time is over."""
@@ -80,42 +87,57 @@ class Check:
 
     def software(self) -> dict:
         card, why = nvml() if self.cuda else (None, "no CUDA device")
-        return {
+        found: dict = {
             "device": label(self.device),
             "driver": card.driver() if card else why,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "cuda": torch.version.cuda,
-            "numpy": np.__version__,
-            "triton": "there" if triton() else "not installed",
+            "system": platform.platform(),
+            "versions": versions(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }
+        if self.cuda:
+            p = torch.cuda.get_device_properties(0)
+            found["capability"] = f"{p.major}.{p.minor}, {p.multi_processor_count} multiprocessors"
+            found["L2 MB"] = p.L2_cache_size / 1e6
+        if card:
+            found["card at rest"] = card.state()
+        return found
 
     @torch.inference_mode()
     def ceilings(self) -> dict:
-        """Bytes a second that are only read, and products of large matrices: the denominators."""
-        side = 4096 if self.cuda else 1024
-        numbers, rows = (2**30 if self.cuda else 2**22), (8192 if self.cuda else 512)
+        """Bytes a second that are only read, and products of large matrices: the denominators.
+
+        Read in the ways of a decode step, a product with few columns, and summed; the fastest call
+        of any counts, so that nothing which must read as much can be faster.
+        """
+        numbers, side, rows = CEILINGS[self.device]
         w = torch.randn(numbers // side, side, device=self.device, dtype=self.dtype)
-        x = torch.randn(side, 16, device=self.device, dtype=self.dtype)
-        read = w.numel() * w.element_size() / self.ms(lambda: w @ x) * 1e3
-        product = 2 * rows**3
+        ways: dict[str, Callable[[], object]] = {"summed": w.view(torch.float32).sum}
+        for columns in (1, 8, 16):
+            x = torch.randn(columns, side, device=self.device, dtype=self.dtype)
+            ways[f"by {columns} columns"] = lambda x=x: torch.nn.functional.linear(x, w)
+        size = w.numel() * w.element_size()
+        read = {name: size / self.times(way).min() * 1e3 for name, way in ways.items()}
         p = torch.randn(rows, rows, device=self.device, dtype=self.dtype)
-        self.read_rate, self.product_rate = read, product / self.ms(lambda: p @ p) * 1e3
-        return {"read GB/s": read / 1e9, "product TFLOP/s": self.product_rate / 1e12}
+        product = 2 * rows**3 / self.ms(lambda: p @ p) * 1e3
+        self.read_rate, self.product_rate = max(read.values()), product
+        card = nvml()[0] if self.cuda else None
+        return {
+            "read GB/s": self.read_rate / 1e9,
+            **{f"read GB/s, {name}": rate / 1e9 for name, rate in read.items()},
+            "product TFLOP/s": product / 1e12,
+        } | ({"card at work": card.state()} if card else {})
 
     def correctness(self) -> dict:
         """The worst logits of any emitted token against a plain forward, preemptions included."""
-        ways: dict[str, dict[str, Any]] = {"padded": {}, "padded, static": {"graphs": True}}
-        if self.cuda and (kernel := triton()):
-            own = {"attention": kernel.paged, "tile": kernel.queries(4, 2)}
-            ways |= {"triton": own, "triton, static": own | {"graphs": True}}
-        found = {}
-        for name, options in ways.items():
+        torch.set_float32_matmul_precision("highest")  # not TF32, whatever the environment says
+        sets = {"padded": attention} | ({"triton": own} if self.cuda and (own := triton()) else {})
+        ways = [(name, graphs) for name in sets for graphs in (False, True)]
+        found: dict[str, Any] = {}
+        for name, graphs in ways:
             for dtype, bound in ((torch.float32, 1e-5), (torch.bfloat16, 3e-2)):
-                said = f"{name}, {str(dtype).removeprefix('torch.')}"
+                said = f"{name}{', static' * graphs}, {str(dtype).removeprefix('torch.')}"
                 try:
-                    found[said] = worst_error(self.device, dtype, **options)
+                    found[said] = worst_error(self.device, dtype, sets[name], graphs)
                 except Exception as error:  # of one way: the others are still of worth
                     found[said] = failed(error)
                     self.judge(f"logits, {said}", np.inf, bound)
@@ -144,9 +166,8 @@ class Check:
         cache = decoder.kv_cache(blocks + 1, block_size)
         ids = torch.zeros(max(rows_of) + 1, kv + 17, dtype=torch.int64, device=self.device)
         scattered = np.random.default_rng(0).permutation(blocks)
-        attention = self.machine.options.get("attention", padded)
         for rows in rows_of:
-            graph = DecodeGraph(decoder, ids, cache, width, attention, rows)
+            graph = DecodeGraph(decoder, ids, cache, width, rows)
             table = scattered[: rows * width].reshape(rows, width)
             position = np.full(rows, kv)
             slot = table[:, kv // block_size] * block_size + kv % block_size
@@ -164,10 +185,11 @@ class Check:
                 "floor ms": floor,
                 "times the floor": took / floor,
             }
+            # Below the floor nothing can be: then the check itself is wrong.
+            self.judge(f"decode of {rows}, the floor's share", floor / took, 1.0)
             if self.cuda:
-                self.judge(
-                    f"decode of {rows}, times the floor", took / floor, 1.6 if rows == 64 else 1.45
-                )
+                bound = 1.6 if rows == 64 else 1.45
+                self.judge(f"decode of {rows}, times the floor", took / floor, bound)
         return found
 
     def prompts(self) -> dict:
@@ -178,8 +200,7 @@ class Check:
             one = np.ones(1, np.int64)
             work = Workload(np.zeros(8), one.repeat(8) * tokens, one.repeat(8), one.repeat(8))
             server = Server(work, "continuous", Limits(1, tokens))
-            options = {k: v for k, v in self.machine.options.items() if k != "graphs"}
-            device = Device(self.machine.model, server, **options)
+            device = Device(self.machine.model, server)
             took = float(np.median(list(server.steps(device.forward, self.now))[2:]))
             rate = self.shape.flops(tokens, 1, tokens * (tokens + 1) // 2) / took * 1e3
             found[tokens] = {"ms": took, "share of the product rate": rate / self.product_rate}
@@ -278,8 +299,7 @@ class Check:
             for _ in server.steps(device.forward, self.now):
                 self.in_time()
         rows = sampler.rows()
-        what = "used" if sampler.card else "reserved" if self.cuda else "rss"
-        warm = rows[what][len(rows) // 4 :]
+        warm = rows[sampler.column][len(rows) // 4 :]
         change = float(warm.max() - warm.min())
         if self.cuda:
             self.judge("bytes by which memory in use changes", change, 64 * 2**20)
@@ -311,14 +331,19 @@ def check(
     folder: Path,
     seconds: float = 200.0,
     note: Callable[[float], object] = lambda done: None,
+    began: float | None = None,
 ) -> dict:
     """Run the stages; what they found is in `folder`/check.json as well.
 
-    seconds: in which stages begin; note(share of stages done).
+    seconds: in which stages begin, from `began` on, by time.monotonic(), or from now; note(share of
+    stages done).
     """
     folder.mkdir(parents=True, exist_ok=True)
-    began, made = time.monotonic(), Check(device, model, seconds)
-    said: dict = {"device": device, "model": model, "stages": {}, "verdicts": made.verdicts}
+    now = time.monotonic()
+    began = now if began is None else began
+    made = Check(device, model, seconds - (now - began))
+    said: dict = {"device": device, "model": model, "loading": round(now - began, 1)}
+    said |= {"stages": {}, "verdicts": made.verdicts}
 
     def write(**more) -> None:
         said.update(more, seconds=round(time.monotonic() - began, 1))
@@ -329,7 +354,7 @@ def check(
         print(json.dumps(plain(said), indent=1), flush=True)
         os._exit(1)
 
-    watch, name = threading.Timer(seconds + HANG, hangs), ""
+    watch, name = threading.Timer(max(0.0, made.deadline - now) + HANG, hangs), ""
     watch.daemon = True
     watch.start()
     try:
@@ -372,22 +397,19 @@ def plain(value) -> Any:
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def worst_error(device: str, dtype: torch.dtype, **options) -> float:
-    """Of twelve requests that preempt each other: the largest relative error of one's logits.
-
-    options: of Device; where our own kernel attends, it turns the heads as well.
-    """
+def worst_error(device: str, dtype: torch.dtype, kernels: ModuleType, graphs: bool) -> float:
+    """Of twelve requests that preempt each other: the largest relative error of one's logits."""
     rng = np.random.default_rng(0)
     prompt, output = rng.integers(1, 90, 12), rng.integers(1, 38, 12)
     work = Workload(np.zeros(12), prompt, output, output)
     server = Server(work, "vllm_v1", Limits(8, 130, 24, 16, 15, 128))
-    kernel = triton() if "attention" in options else None
-    rotate = kernel.rotated if kernel else rotated
-    model = Decoder(SHAPES["tiny"], device=device, dtype=dtype, longest=160, rotate=rotate)
-    machine = Device(model, server, keep_logits=True, **options)
+    model = Decoder(SHAPES["tiny"], device=device, dtype=dtype, longest=160, kernels=kernels)
+    machine = Device(model, server, keep_logits=True, graphs=graphs)
     for _ in server.steps(machine.forward, lambda: 0.0):
         pass
     assert server.state.requests["preemptions"].sum() > 0

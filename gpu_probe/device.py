@@ -1,9 +1,11 @@
 """What a planned step computes, on which device, and by which clock."""
 
 import platform
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 
@@ -15,14 +17,12 @@ from sim.parameter import ScenarioError
 from sim.run import pool
 from sim.state import State
 
-from .attention import padded
-from .batch import Batch, BlockTable, Plan, make_batch, planned
+from .batch import BlockTable, Plan, make_batch, planned
 from .graphs import DecodeGraphs
 from .loop import NO_PREFIX_CACHING, Server
 from .models import Decoder
 
 CPUINFO = Path("/proc/cpuinfo")
-Attention = Callable[[Tensor, Tensor, Tensor, Batch], Tensor]
 
 
 def choose(name: str) -> str:
@@ -47,6 +47,18 @@ def label(device: str) -> str:
     lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return f"{next(names, platform.processor() or 'CPU')}, one thread"
+
+
+def versions() -> dict[str, str]:
+    """Of what computes here."""
+    names = ("torch", "triton", "numba", "numpy", "pandas", "pyarrow", "nvidia-ml-py")
+    found = {"python": platform.python_version(), "cuda": torch.version.cuda or "none"}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
 
 
 def clock(device: str) -> Callable[[], float]:
@@ -76,9 +88,10 @@ def explained(doing: str) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        size = str(error).partition(". ")[0]
+        size = re.search(r"allocate ([\d.]+ \w+)", str(error))
+        said = f" (it wanted {size[1]} more)" if size else ""
         raise ScenarioError(
-            f"out of device memory while {doing} ({size}): lower num_gpu_blocks, max_num_seqs or"
+            f"out of device memory while {doing}{said}: lower num_gpu_blocks, max_num_seqs or"
             " max_num_batched_tokens, or take a smaller model"
         ) from None
     except RuntimeError as error:
@@ -115,8 +128,6 @@ class Device:
         model: Decoder,
         server: Server,
         *,
-        attention: Attention = padded,
-        tile: int = 16,
         blocks: int | None = None,
         graphs: bool = False,
         seed: int = 0,
@@ -127,7 +138,7 @@ class Device:
         s, limits = server.state, server.limits
         if limits.enable_prefix_caching:
             raise ScenarioError(NO_PREFIX_CACHING)
-        self.model, self.attention, self.tile = model, attention, tile
+        self.model = model
         longest = int((s.requests["prompt"] + s.requests["output"]).max())
         if longest > len(model.cos):
             raise ScenarioError(
@@ -148,7 +159,7 @@ class Device:
         if graphs:
             with explained("capturing graphs"), torch.inference_mode():
                 self.graphs = DecodeGraphs(
-                    model, self.ids, self.cache, self.table, attention, limits.max_num_seqs
+                    model, self.ids, self.cache, self.table, limits.max_num_seqs
                 )
         self.logits: dict[tuple[int, int], Tensor] | None = {} if keep_logits else None
 
@@ -196,23 +207,14 @@ class Device:
 
     def eager(self, plan: Plan) -> Tensor:
         """Logits of the rows that emit. Padding goes through the products and no attention."""
-        model, batch = self.model, make_batch(plan, self.table, self.model.device, self.tile)
-        live = len(batch.owner)
+        model = self.model
+        batch = make_batch(plan, self.table, model.device, model.shape.group)
         ids, position = self.ids[batch.owner, batch.position], batch.position
         if plan.padding:
             blank = ids.new_zeros(plan.padding)
             ids, position = torch.cat((ids, blank)), torch.cat((position, blank))
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self.cache[layer]
-            keys.view(-1, *k.shape[1:])[batch.slot] = k[:live]
-            values.view(-1, *v.shape[1:])[batch.slot] = v[:live]
-            seen = self.attention(q[:live], keys, values, batch)
-            if not plan.padding:
-                return seen
-            return torch.cat((seen, seen.new_zeros(plan.padding, *seen.shape[1:])))
-
-        logits = model.logits(model.hidden(ids, position, attend)[batch.last])
+        x = model.hidden(ids, position, model.over_pages(self.cache, batch))
+        logits = model.logits(x[batch.last])
         if len(batch.last):
             owner, position = batch.owner[batch.last], batch.position[batch.last]
             self.ids[owner, position + 1] = logits.argmax(-1)

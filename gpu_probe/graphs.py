@@ -6,6 +6,7 @@ write to a spare block. On a CPU the same code runs without capture.
 """
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import torch
@@ -21,14 +22,20 @@ def on_cuda(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+@cache
+def side() -> torch.cuda.Stream:
+    """Where graphs are captured. One: what cuBLAS takes for itself on a stream is never freed."""
+    return torch.cuda.Stream()
+
+
 class DecodeGraph:
     """One bucket: up to `rows` requests a step."""
 
-    def __init__(self, model, ids, cache, width: int, attention, rows: int, share=None):
+    def __init__(
+        self, model: Decoder, ids: Tensor, cache: Tensor, width: int, rows: int, share=None
+    ):
         """width: blocks of a row of the table; share: the memory of graphs captured before."""
-        self.model, self.ids, self.cache, self.attention, self.rows = (
-            model, ids, cache, attention, rows
-        )  # fmt: skip
+        self.model, self.ids, self.cache, self.rows, self.share = model, ids, cache, rows, share
         cuda = on_cuda(model.device)
         size = rows * (4 + width)
         self.host = torch.zeros(size, dtype=torch.int64, pin_memory=cuda)
@@ -37,7 +44,6 @@ class DecodeGraph:
         self.buffer.copy_(self.host)
         self.first = torch.arange(rows + 1, device=model.device)
         self.tiles = torch.stack((self.first[:-1], self.first.new_zeros(rows)))
-        self.share = share
         self.replay: Callable[[], object] = self.capture() if cuda else self.compute
 
     def parts(self, buffer):
@@ -61,26 +67,24 @@ class DecodeGraph:
             self.tiles, [(0, self.rows, table.shape[1])],
         )  # fmt: skip
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self.cache[layer]
-            keys.view(-1, *k.shape[1:])[slot] = k
-            values.view(-1, *v.shape[1:])[slot] = v
-            return self.attention(q, keys, values, batch)
-
-        x = self.model.hidden(self.ids[owner, position], position, attend)
+        x = self.model.hidden(
+            self.ids[owner, position], position, self.model.over_pages(self.cache, batch)
+        )
         self.logits = self.model.logits(x)
         self.ids[owner, position + 1] = self.logits.argmax(-1)
 
     def capture(self) -> Callable[[], None]:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # kernels load and cuBLAS takes its workspace outside
+        stream, main = side(), torch.cuda.current_stream()
+        stream.wait_stream(main)
+        with torch.cuda.stream(stream):  # kernels load and cuBLAS takes its workspace outside
             for _ in range(2):
                 self.compute()
-        torch.cuda.current_stream().wait_stream(side)
+        main.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # Another thread samples memory meanwhile: its calls are no part of the capture.
-        with torch.cuda.graph(graph, pool=self.share, capture_error_mode="thread_local"):
+        with torch.cuda.graph(
+            graph, pool=self.share, stream=stream, capture_error_mode="thread_local"
+        ):
             self.compute()
         self.share = graph.pool()
         return graph.replay
@@ -100,20 +104,12 @@ class DecodeGraph:
 class DecodeGraphs:
     """The buckets up to so many rows. The largest comes first: the others fit into its memory."""
 
-    def __init__(
-        self,
-        model: Decoder,
-        ids: Tensor,
-        cache: Tensor,
-        table: BlockTable,
-        attention,
-        most: int,
-    ):
+    def __init__(self, model: Decoder, ids: Tensor, cache: Tensor, table: BlockTable, most: int):
         """ids: (requests and a spare one, tokens); cache: with a spare block at its end."""
         self.table, self.graphs, share = table, {}, None
         top = next((b for b in BUCKETS if b >= most), most)
         for rows in sorted({b for b in BUCKETS if b < top} | {top}, reverse=True):
-            graph = DecodeGraph(model, ids, cache, table.ids.shape[1], attention, rows, share)
+            graph = DecodeGraph(model, ids, cache, table.ids.shape[1], rows, share)
             self.graphs[rows], share = graph, graph.share
         self.buckets = sorted(self.graphs)
 

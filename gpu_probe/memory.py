@@ -39,26 +39,26 @@ class Nvml:
         pynvml.nvmlInit()
         self.handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.removeprefix('GPU-')}")
 
-    def read(self) -> dict[str, float]:
-        n = self.nvml
+    def memory(self) -> Any:
+        return self.nvml.nvmlDeviceGetMemoryInfo(self.handle, version=self.nvml.nvmlMemory_v2)
 
-        def attempt(reading: Callable[[], float | None]) -> float:
-            try:
-                value = reading()
-            except n.NVMLError:
-                return np.nan
-            return np.nan if value is None else float(value)
+    def attempt(self, reading: Callable[[], float | None]) -> float:
+        try:
+            value = reading()
+        except (self.nvml.NVMLError, AttributeError):  # the card's or the package's no
+            return np.nan
+        return np.nan if value is None else float(value)
+
+    def read(self) -> dict[str, float]:
+        n, attempt = self.nvml, self.attempt
 
         def own() -> float | None:
             # In a container the host's process ids are not ours, and nobody is found.
             found = n.nvmlDeviceGetComputeRunningProcesses(self.handle)
             return next((p.usedGpuMemory for p in found if p.pid == os.getpid()), None)
 
-        def memory() -> float:
-            return n.nvmlDeviceGetMemoryInfo(self.handle, version=n.nvmlMemory_v2).used
-
         return {
-            "used": attempt(memory),
+            "used": attempt(lambda: self.memory().used),
             "process": attempt(own),
             "watts": attempt(lambda: n.nvmlDeviceGetPowerUsage(self.handle) / 1e3),
             "busy": attempt(lambda: n.nvmlDeviceGetUtilizationRates(self.handle).gpu),
@@ -68,6 +68,23 @@ class Nvml:
     def driver(self) -> str:
         said = self.nvml.nvmlSystemGetDriverVersion()
         return said.decode() if isinstance(said, bytes) else said
+
+    def state(self) -> dict[str, float]:
+        """What a measurement on the card depends on, beside the card: read, never set."""
+        n, card = self.nvml, self.handle
+        readings: dict[str, Callable[[], float]] = {
+            "total GB": lambda: self.memory().total / 1e9,
+            "used GB": lambda: self.memory().used / 1e9,
+            "SM MHz": lambda: n.nvmlDeviceGetClockInfo(card, n.NVML_CLOCK_SM),
+            "SM MHz at most": lambda: n.nvmlDeviceGetMaxClockInfo(card, n.NVML_CLOCK_SM),
+            "memory MHz": lambda: n.nvmlDeviceGetClockInfo(card, n.NVML_CLOCK_MEM),
+            "W": lambda: n.nvmlDeviceGetPowerUsage(card) / 1e3,
+            "W at most": lambda: n.nvmlDeviceGetEnforcedPowerLimit(card) / 1e3,
+            "degrees C": lambda: n.nvmlDeviceGetTemperature(card, n.NVML_TEMPERATURE_GPU),
+            # NVML's bits: 1 idle, 4 the power limit, 8, 32 and 64 a slowdown such as heat's.
+            "clocks event reasons": lambda: n.nvmlDeviceGetCurrentClocksEventReasons(card),
+        }
+        return {name: self.attempt(reading) for name, reading in readings.items()}
 
 
 def nvml() -> tuple[Nvml | None, str]:
@@ -83,9 +100,11 @@ def nvml() -> tuple[Nvml | None, str]:
 
 
 def resident() -> float:
-    """Bytes of this process in RAM."""
-    import psutil
-
+    """Bytes of this process in RAM; nan where nothing tells."""
+    try:
+        import psutil
+    except ImportError:
+        return np.nan
     return float(psutil.Process().memory_info().rss)
 
 
@@ -109,9 +128,18 @@ class Sampler:
         self.over = threading.Event()
 
     @property
+    def column(self) -> str:
+        """Of SAMPLE, the memory in use."""
+        return "used" if self.card else "reserved" if self.cuda else "rss"
+
+    @property
     def what(self) -> str:
         """What is measured, in words."""
-        return "device memory (NVML)" if self.card else "process memory (RSS), not device memory"
+        return {
+            "used": "device memory (NVML)",
+            "reserved": "device memory that torch took, of this process alone (no NVML)",
+            "rss": "process memory (RSS), not device memory",
+        }[self.column]
 
     def sample(self) -> None:
         row = dict.fromkeys(SAMPLE.names or (), np.nan) | {"t": self.now(), "kv": self.kv()}

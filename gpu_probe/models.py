@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, gelu, layer_norm, linear, rms_norm, silu
+from torch.nn.functional import embedding, gelu, layer_norm, linear, rms_norm
 
 from sim.hardware import LLMS, Llm
+
+from . import attention
+from .batch import Batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +26,11 @@ class Shape:
     hidden: int  # of the SwiGLU
     vocab: int
     theta: float = 5e5  # base of the rotary angles
+
+    @property
+    def group(self) -> int:
+        """Heads that share a KV head."""
+        return self.heads // self.kv_heads
 
     @property
     def block_weights(self) -> int:
@@ -78,12 +87,6 @@ SHAPES = {
 } | {name: shape_of(LLMS[name], *sizes) for name, sizes in INNER.items()}
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-Rotate = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x: (tokens, heads, head), each head turned by its token's angles (tokens, 1, head)."""
-    return (x * cos + x.roll(x.shape[-1] // 2, -1) * sin).to(x.dtype)
 
 
 class Decoder:
@@ -97,11 +100,11 @@ class Decoder:
         dtype: torch.dtype = torch.float32,
         longest: int = 4096,
         seed: int = 0,
-        rotate: Rotate = rotated,
+        kernels: ModuleType = attention,
     ):
-        """longest: tokens of a request at most."""
-        self.shape, self.device, self.dtype, self.rotate = (
-            shape, torch.device(device), dtype, rotate
+        """longest: tokens of a request at most; kernels: a module such as `attention`."""
+        self.shape, self.device, self.dtype, self.kernels = (
+            shape, torch.device(device), dtype, kernels
         )  # fmt: skip
         rng = torch.Generator(device).manual_seed(seed)
 
@@ -141,39 +144,50 @@ class Decoder:
         return cache
 
     def hidden(
-        self, ids: Tensor, position: Tensor, attend: Attend, rotate: Rotate | None = None
+        self, ids: Tensor, position: Tensor, attend: Attend, kernels: ModuleType | None = None
     ) -> Tensor:
-        """(tokens, dim). attend(layer, q, k, v) keeps k and v and returns what the queries saw."""
-        rotate = rotate or self.rotate
-        shape, tokens = self.shape, len(ids)
+        """(tokens, dim). attend(layer, qkv, cos, sin) turns, keeps k and v, and returns what the
+        queries saw."""
+        shape, gate = self.shape, (kernels or self.kernels).gate
         cos, sin = self.cos[position], self.sin[position]
         x = embedding(ids, self.embed)
         for layer, (qkv, out, gate_up, down) in enumerate(self.layers):
-            y = linear(rms_norm(x, (shape.dim,)), qkv).view(tokens, -1, shape.head)
-            qk, v = y.split([shape.heads + shape.kv_heads, shape.kv_heads], 1)
-            qk = rotate(qk, cos, sin)
-            seen = attend(layer, qk[:, : shape.heads], qk[:, shape.heads :], v)
-            x.addmm_(seen.reshape(tokens, -1), out.t())
-            gate, up = linear(rms_norm(x, (shape.dim,)), gate_up).chunk(2, -1)
-            x.addmm_(silu(gate) * up, down.t())
+            y = linear(rms_norm(x, (shape.dim,)), qkv).view(len(ids), -1, shape.head)
+            x.addmm_(attend(layer, y, cos, sin).flatten(1), out.t())
+            x.addmm_(gate(linear(rms_norm(x, (shape.dim,)), gate_up)), down.t())
         return x
+
+    def over_pages(self, cache: Tensor, batch: Batch) -> Attend:
+        """For `hidden`. What stands behind the batch's tokens is padding and sees nothing."""
+        live, kernels = len(batch.owner), self.kernels
+
+        def attend(layer: int, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+            keys, values = cache[layer]
+            q = kernels.keep(qkv[:live], cos[:live], sin[:live], keys, values, batch.slot)
+            seen = kernels.attend(q, keys, values, batch)
+            if live == len(qkv):
+                return seen
+            return torch.cat((seen, seen.new_zeros(len(qkv) - live, *seen.shape[1:])))
+
+        return attend
 
     def logits(self, x: Tensor) -> Tensor:
         return linear(rms_norm(x, (self.shape.dim,)), self.lm_head)
 
     def plain(self, ids: Tensor) -> Tensor:
         """Logits of a whole sequence at once, without a cache: the reference."""
-        group = self.shape.heads // self.shape.kv_heads
+        group = self.shape.group
         hidden = torch.ones(len(ids), len(ids), device=ids.device).triu(1).bool()
 
-        def attend(_, q, k, v):
+        def attend(_, qkv, cos, sin):
+            q, k, v = attention.turned(qkv, cos, sin, self.shape.kv_heads)
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
             score = torch.einsum("qhd,khd->hqk", q, k) * self.shape.head**-0.5
             weight = score.masked_fill(hidden, -torch.inf).softmax(-1)
             return torch.einsum("hqk,khd->qhd", weight, v)
 
         position = torch.arange(len(ids), device=ids.device)
-        return self.logits(self.hidden(ids, position, attend, rotated))
+        return self.logits(self.hidden(ids, position, attend, attention))
 
 
 class TinyLM:

@@ -1,10 +1,11 @@
-"""What a GPU does faster by a Triton kernel of our own: attention over block tables, and rotation.
+"""What a decoder does with pages, by Triton kernels of our own: as `attention`, for a GPU.
 
-Attention reads every live KV block once. A program takes one KV head and a tile of one row's
+`attend` reads every live KV block once. A program takes one KV head and a tile of one row's
 queries, packed with the heads that share it, and walks that row's blocks with a running softmax;
 decodes and prompts alike. Few decodes would leave most of the card idle, so their keys are split
 among programs and the parts merged. Lengths and tables are read on the device, so that a captured
-CUDA graph replays with new ones. TRITON_INTERPRET=1 runs it on a CPU, slowly.
+CUDA graph replays with new ones. `keep` and `gate` save launches: a decode step waits for weights,
+and whatever else runs meanwhile is added. TRITON_INTERPRET=1 runs all on a CPU, slowly.
 """
 
 # pyright: reportMissingImports=false, reportIndexIssue=false
@@ -14,9 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .batch import TILE as PROMPT_TILE
 from .batch import Batch
 
-DECODE_TILE, PROMPT_TILE, SPAN = 16, 64, 64
+DECODE_TILE, SPAN, GATE = 16, 64, 1024
 PROGRAMS, SPLITS = 512, 16  # decodes are split until so many programs run, into so many at most
 
 
@@ -98,22 +100,37 @@ def merge(
     tl.store(seen + place * HEAD + d, out.to(seen.dtype.element_ty))
 
 
-@triton.jit
-def turn(x, cos, sin, out, x_row, HEADS: tl.constexpr, PAD: tl.constexpr, HEAD: tl.constexpr):
-    """All heads of one token. x: rows of x_row numbers; PAD: the power of two from HEADS up."""
-    row = tl.program_id(0).to(tl.int64)
-    head, d = tl.arange(0, PAD)[:, None], tl.arange(0, HEAD)[None]
-    live = head < HEADS
-    x += row * x_row + head * HEAD
-    near = tl.load(x + d, mask=live, other=0.0)
-    far = tl.load(x + (d + HEAD // 2) % HEAD, mask=live, other=0.0)
+@triton.jit(do_not_specialize_on_alignment=["slot"])
+def turn(
+    qkv, cos, sin, q, keys, values, slot,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """One token's KV head with the heads that share it. LANES: a power of two that holds these
+    and the key."""
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    row, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    lane, d = tl.arange(0, LANES)[:, None], tl.arange(0, HEAD)[None]
+    head = tl.where(lane < GROUP, kv_head * GROUP + lane, HEADS + kv_head)
+    x = qkv + row * (HEADS + 2 * KV_HEADS) * HEAD
+    near = tl.load(x + head * HEAD + d)
+    far = tl.load(x + head * HEAD + (d + HEAD // 2) % HEAD)
     turned = near * tl.load(cos + row * HEAD + d) + far * tl.load(sin + row * HEAD + d)
-    tl.store(out + (row * HEADS + head) * HEAD + d, turned.to(out.dtype.element_ty), mask=live)
+    turned = turned.to(q.dtype.element_ty)
+    tl.store(q + (row * HEADS + head) * HEAD + d, turned, mask=lane < GROUP)
+    place = (tl.load(slot + row) * KV_HEADS + kv_head) * HEAD + d
+    tl.store(keys + place + lane * 0, turned, mask=lane == GROUP)
+    tl.store(values + place, tl.load(x + (HEADS + KV_HEADS + kv_head) * HEAD + d))
 
 
-def queries(heads: int, kv_heads: int) -> int:
-    """Of a prompt, in one tile."""
-    return max(1, PROMPT_TILE // (heads // kv_heads))
+@triton.jit
+def swiglu(x, out, HIDDEN: tl.constexpr, BLOCK: tl.constexpr):
+    """BLOCK numbers of one token."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = at < HIDDEN
+    a = tl.load(x + row * 2 * HIDDEN + at, mask=there).to(tl.float32)
+    b = tl.load(x + row * 2 * HIDDEN + HIDDEN + at, mask=there).to(tl.float32)
+    tl.store(out + row * HIDDEN + at, (a * tl.sigmoid(a) * b).to(out.dtype.element_ty), mask=there)
 
 
 def splits(programs: int) -> int:
@@ -121,8 +138,8 @@ def splits(programs: int) -> int:
     return min(SPLITS, 1 << max(1, PROGRAMS // programs).bit_length() - 1)
 
 
-def paged(q: Tensor, keys: Tensor, values: Tensor, batch: Batch) -> Tensor:
-    """As attention.padded."""
+def attend(q: Tensor, keys: Tensor, values: Tensor, batch: Batch) -> Tensor:
+    """As attention.attend."""
     (tokens, heads, head), (_, block_size, kv_heads, _) = q.shape, keys.shape
     # Of a view with gaps the kernel would read what stands between.
     assert keys.is_contiguous()
@@ -153,12 +170,25 @@ def paged(q: Tensor, keys: Tensor, values: Tensor, batch: Batch) -> Tensor:
     return seen
 
 
-def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """As models.rotated."""
-    tokens, heads, head = x.shape
-    assert x.stride()[1:] == (head, 1)
-    out = torch.empty((tokens, heads, head), dtype=x.dtype, device=x.device)
-    turn[(tokens,)](
-        x, cos, sin, out, x.stride(0), heads, triton.next_power_of_2(heads), head
+def keep(
+    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, slot: Tensor
+) -> Tensor:
+    """As attention.keep."""
+    (tokens, _, head), kv_heads = qkv.shape, keys.shape[2]
+    heads = qkv.shape[1] - 2 * kv_heads
+    assert all(t.is_contiguous() for t in (qkv, cos, sin, keys, values, slot))
+    q = torch.empty((tokens, heads, head), dtype=qkv.dtype, device=qkv.device)
+    lanes = triton.next_power_of_2(heads // kv_heads + 1)
+    turn[(tokens, kv_heads)](
+        qkv, cos, sin, q, keys, values, slot, heads, kv_heads, head, lanes, num_warps=1
     )  # fmt: skip
+    return q
+
+
+def gate(x: Tensor) -> Tensor:
+    """As attention.gate."""
+    tokens, hidden = len(x), x.shape[1] // 2
+    assert x.is_contiguous()
+    out = torch.empty((tokens, hidden), dtype=x.dtype, device=x.device)
+    swiglu[(tokens, triton.cdiv(hidden, GATE))](x, out, hidden, GATE)
     return out

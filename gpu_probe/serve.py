@@ -1,7 +1,6 @@
 """A scenario on a device, recorded while it runs: a file that is whole at every moment."""
 
 import gc
-import platform
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -19,11 +18,11 @@ from sim.scenario import Scenario, Variant
 from sim.state import Limits
 from sim.workload import Workload, draw
 
-from .attention import padded
-from .device import Device, choose, clock, label, triton
+from . import attention
+from .device import Device, choose, clock, label, triton, versions
 from .loop import Server
 from .memory import STEP_MEMORY, Sampler
-from .models import SHAPES, Decoder, rotated
+from .models import SHAPES, Decoder
 from .predict import asked
 
 WRITE_EVERY = 0.2  # seconds between two writings of what has been measured so far
@@ -54,24 +53,18 @@ class Machine:
                 f"model {model} has {weights / 1e9:.1f} GB of weights and {room / 1e9:.1f} GB are"
                 " free: take a smaller model, such as small"
             )
-        kernel, options, rotate = triton() if cuda else None, {}, rotated
-        if kernel:
-            tile, rotate = kernel.queries(shape.heads, shape.kv_heads), kernel.rotated
-            options = {"attention": kernel.paged, "tile": tile, "graphs": True}
-        decoder = Decoder(shape, device=device, dtype=dtype, longest=longest, rotate=rotate)
+        kernels = (triton() if cuda else None) or attention
+        own = kernels is not attention
+        decoder = Decoder(shape, device=device, dtype=dtype, longest=longest, kernels=kernels)
         about = {
             "device": label(device),
             "model": model,
             "dtype": str(dtype).removeprefix("torch."),
-            "attention": "paged (Triton), decodes by CUDA graphs" if kernel else padded.__name__,
+            "attention": "paged (Triton), decodes by CUDA graphs" if own else "padded",
             "clock": "wall, synchronised" if cuda else "time of the one thread",
-            "versions": {
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-            },
+            "versions": versions(),
         }
-        return cls(decoder, device, options, about)
+        return cls(decoder, device, {"graphs": True} if own else {}, about)
 
     def serve(
         self,
@@ -156,8 +149,10 @@ class Machine:
 def free_bytes(device: str) -> float:
     if device == "cuda":
         return float(torch.cuda.mem_get_info()[0])
-    import psutil
-
+    try:
+        import psutil
+    except ImportError:  # nothing tells: the allocator will
+        return np.inf
     return float(psutil.virtual_memory().available)
 
 

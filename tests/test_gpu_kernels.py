@@ -1,23 +1,19 @@
 """What only a GPU runs, as far as a CPU can tell: our kernels in Triton's interpreter, graphs by a
 tape in CUDA's place."""
 
-import contextlib
 import os
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from pretend_card import tapes
 from test_device_loop import AMPLE, TIGHT, decoder, some_requests
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from gpu_probe import graphs
-from gpu_probe.attention import padded
+from gpu_probe import attention
 from gpu_probe.batch import BlockTable, Plan, make_batch
 from gpu_probe.device import Device
 from gpu_probe.loop import Server
-from gpu_probe.models import rotated
 
 WHERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 if WHERE.type == "cpu":
@@ -29,7 +25,7 @@ if WHERE.type == "cpu":
 interpreted = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 
 
-def ragged(decodes, chunks, block: int, tile: int):
+def ragged(decodes, chunks, block: int, group: int):
     """A batch of decodes with so many tokens of KV, and of prompts (there, new), in any blocks."""
     start = np.array([n - 1 for n in decodes] + [there for there, _ in chunks])
     tokens = np.array([1] * len(decodes) + [new for _, new in chunks])
@@ -38,17 +34,17 @@ def ragged(decodes, chunks, block: int, tile: int):
     np.random.default_rng(0).shuffle(table.free)
     table.follow(held)
     plan = Plan(rows, start, tokens, len(decodes), rows >= 0, held, 0)
-    return make_batch(plan, table, WHERE, tile), int(held.sum())
+    return make_batch(plan, table, WHERE, group), int(held.sum())
 
 
 def attended(kernels, decodes, chunks, heads: tuple[int, int, int], block: int, later: int = 0):
     """(gathered pages', the kernel's), whose lengths are `later` too large."""
     count, kv_heads, head = heads
-    batch, blocks = ragged(decodes, chunks, block, kernels.queries(count, kv_heads))
+    batch, blocks = ragged(decodes, chunks, block, count // kv_heads)
     q = torch.randn(len(batch.owner), count + kv_heads, head, device=WHERE)[:, :count]
     keys, values = torch.randn(2, blocks, block, kv_heads, head, device=WHERE)
     other = batch._replace(length=batch.length + later)
-    return padded(q, keys, values, batch), kernels.paged(q, keys, values, other)
+    return attention.attend(q, keys, values, batch), kernels.attend(q, keys, values, other)
 
 
 @pytest.fixture(scope="module")
@@ -100,77 +96,32 @@ def test_a_kernel_whose_lengths_are_off_by_one_would_be_seen(kernels):
 
 
 @interpreted
-@pytest.mark.parametrize("heads", [6, 40])
-def test_the_kernel_turns_heads_as_torch_does(kernels, heads):
-    x = torch.randn(5, heads + 2, 16, device=WHERE)[:, :heads]
+@pytest.mark.parametrize("heads", [(4, 2), (7, 1), (3, 3)])
+def test_the_kernel_turns_and_keeps_as_torch_does(kernels, heads):
+    count, kv_heads = heads
+    qkv = torch.randn(5, count + 2 * kv_heads, 16, device=WHERE)
     cos, sin = torch.randn(2, 5, 1, 16, device=WHERE)
-    torch.testing.assert_close(kernels.rotated(x, cos, sin), rotated(x, cos, sin))
+    slot = torch.tensor([9, 3, 0, 17, 5, 8], device=WHERE)[1:]  # as from a buffer: not aligned
+    pages = torch.randn(2, 6, 4, kv_heads, 16, device=WHERE)
+    want, got = pages.clone(), pages.clone()
+    q = [set.keep(qkv, cos, sin, *to, slot) for set, to in ((attention, want), (kernels, got))]
+    torch.testing.assert_close(q[1], q[0])
+    torch.testing.assert_close(got, want)
+    assert (got != pages).any((2, 3, 4)).sum() > 0
+
+
+@interpreted
+def test_the_kernel_gates_as_torch_does(kernels):
+    x = 3 * torch.randn(3, 2 * 1_030, device=WHERE)  # more than a block, and not a whole one
+    torch.testing.assert_close(kernels.gate(x), attention.gate(x))
 
 
 # Graphs
 
 
-WAITS = ("item", "_local_scalar_dense", "is_nonzero", "equal", "nonzero")
-
-
-class Tape(TorchDispatchMode):
-    """A captured graph: the operations and the memory that they were given, nothing else. What
-    Python decided meanwhile is fixed, and a number read from a tensor breaks the capture."""
-
-    def __init__(self):
-        super().__init__()
-        self.taken = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        assert str(func).split(".")[1] not in WAITS, "a capture can't wait for the device"
-        out = func(*args, **(kwargs or {}))
-        self.taken.append((func, args, kwargs or {}, out))
-        return out
-
-    def replay(self):
-        for func, args, kwargs, out in self.taken:
-            again = func(*args, **kwargs)
-            pairs = zip(*(tree_leaves(o) for o in (out, again)), strict=True)
-            for old, new in pairs:
-                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
-                    old.copy_(new)
-
-    def pool(self):
-        return 0, 1
-
-
-@pytest.fixture
-def tapes(monkeypatch):
-    """Tapes instead of CUDA's graphs; returns those that were captured, with their order."""
-    made, zeros = [], torch.zeros
-
-    @contextlib.contextmanager
-    def graph(tape, pool=None, stream=None, capture_error_mode="global"):
-        assert (pool is None) == (not made)
-        made.append(tape)
-        with tape:
-            yield
-
-    class Stream:
-        def wait_stream(self, other):
-            pass
-
-    monkeypatch.setattr(graphs, "on_cuda", lambda device: True)
-    monkeypatch.setattr(torch, "zeros", lambda *a, pin_memory=False, **k: zeros(*a, **k))
-    for name, stand_in in (
-        ("CUDAGraph", Tape),
-        ("graph", graph),
-        ("Stream", Stream),
-        ("current_stream", Stream),
-        ("stream", lambda stream: contextlib.nullcontext()),
-    ):
-        assert hasattr(torch.cuda, name)
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    return made
-
-
 @pytest.mark.parametrize("limits", [AMPLE, TIGHT], ids=["ample", "tight"])
-def test_replayed_tapes_give_a_plain_forwards_logits(tapes, limits):
+def test_replayed_tapes_give_a_plain_forwards_logits(monkeypatch, limits):
+    captured = tapes(monkeypatch)
     server = Server(some_requests(), "vllm_v1", limits)
     device = Device(decoder(torch.float64), server, graphs=True, keep_logits=True)
     assert device.graphs
@@ -182,6 +133,8 @@ def test_replayed_tapes_give_a_plain_forwards_logits(tapes, limits):
     for _ in server.steps(device.forward, lambda: 0.0):
         pass
     assert device.worst_error(server) < 1e-12
-    assert len(tapes) == 4
+    pools = [pool for _, pool in captured]
+    assert pools == [None] + 3 * [pools[1]]
+    assert pools[1]
     assert {1, 2, 4} <= set(replays)
     assert (server.state.requests["preemptions"].sum() > 0) == (limits is TIGHT)

@@ -1,12 +1,10 @@
 """Exercise 08.2, memory, the command line, the check, and runs as processes of their own."""
 
 import json
-import os
 import re
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from pretend_card import GIB, pynvml
 from test_engine import laws
 
 import gpu_probe.bench as exercise
@@ -116,42 +115,16 @@ def test_a_shapes_weights_are_the_presets(name):
 # Memory
 
 
-class NVMLError(Exception):
-    pass
-
-
-def refuses(*args, **options):
-    raise NVMLError("Not Supported")
-
-
-FAKE = SimpleNamespace(
-    NVMLError=NVMLError,
-    NVML_CLOCK_SM=1,
-    nvmlMemory_v2=2,
-    nvmlInit=lambda: None,
-    nvmlDeviceGetHandleByUUID=lambda uuid: {"GPU-1234": 7}[uuid],
-    nvmlDeviceGetMemoryInfo=lambda handle, version: SimpleNamespace(used=5e9),
-    nvmlDeviceGetComputeRunningProcesses=lambda handle: [
-        SimpleNamespace(pid=os.getpid(), usedGpuMemory=3e9)
-    ],
-    nvmlDeviceGetPowerUsage=lambda handle: 350_000,
-    nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=97),
-    nvmlDeviceGetClockInfo=refuses,
-    nvmlSystemGetDriverVersion=lambda: "580.1",
-    nvmlDeviceGetCount=lambda: 1,
-    nvmlDeviceGetHandleByIndex=lambda k: k,
-    nvmlDeviceGetName=lambda handle: "NVIDIA H200",
-)
 no_driver = pytest.mark.skipif(torch.cuda.is_available(), reason="a driver is here: no fake of it")
 
 
 @no_driver
 def test_nvml_is_read_in_its_units_and_what_it_refuses_is_nan(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", FAKE)
+    monkeypatch.setitem(sys.modules, "pynvml", pynvml())
     card = memory.Nvml("1234")
     read = card.read()
     assert np.isnan(read.pop("mhz"))
-    assert read == {"used": 5e9, "process": 3e9, "watts": 350, "busy": 97}
+    assert read == {"used": 5 * GIB, "process": 3 * GIB, "watts": 350, "busy": 97}
     assert card.driver() == "580.1"
     assert jobs.cards() == ["NVIDIA H200"]
 
