@@ -292,23 +292,26 @@ class Check:
     def flatness(self) -> dict:
         """Memory of a run under continuous batching, once it is warm."""
         assert self.machine
-        server = Server(*scenarios(self.cuda)["longer prompts"])
+        scenario = scenarios(self.cuda)["longer prompts"]
+        self.machine.warm(*scenario)
+        server = Server(*scenario)
         device = Device(self.machine.model, server, **self.machine.options)
         sampler = Sampler(lambda: float(server.state.n.now), cuda=self.cuda)
         with sampler:
             for _ in server.steps(device.forward, self.now):
                 self.in_time()
         rows = sampler.rows()
-        warm = rows[sampler.column][len(rows) // 4 :]
-        change = float(warm.max() - warm.min())
+        warm = rows[len(rows) // 4 :]
+        change, reserved = (float(np.ptp(warm[name])) for name in (sampler.column, "reserved"))
         if self.cuda:
             self.judge("bytes by which memory in use changes", change, 64 * 2**20)
-        return {"what": sampler.what, "changes by MiB": change / 2**20, "samples": len(rows)}
+        found = {"what": sampler.what, "changes by MiB": change / 2**20, "samples": len(rows)}
+        return found | {"torch's reserve changes by MiB": reserved / 2**20}
 
     def both_ways(self) -> list[dict]:
-        """Memory of padding and of continuous batching, one process each."""
-        left = self.deadline - time.monotonic()
-        ways = memory(self.device, left)
+        """Memory of padding and of continuous batching, one process each, in half of what is left
+        of the time."""
+        ways = memory(self.device, (self.deadline - time.monotonic()) / 2)
         return [{k: v for k, v in way.items() if not isinstance(v, list)} for way in ways]
 
 

