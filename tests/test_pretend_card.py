@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -51,7 +52,8 @@ def test_the_whole_check_runs(tapes, tmp_path, monkeypatch):
     monkeypatch.setattr(check.Check, "times", lambda self, call, repeats=1: (call(), np.ones(2))[1])
     monkeypatch.setattr(check, "memory", both_here)
     monkeypatch.setitem(exercise.SIZES, "cuda", exercise.Sizes("tiny", 12, 4, 300, 64))
-    said = check.check("cuda", "tiny", tmp_path, 100)
+    said = check.check("cuda", "tiny", tmp_path, 150, began=time.monotonic() - 50)
+    assert said["seconds"] > said["loading"] >= 50  # what was compiled before is counted
     assert said == json.loads((tmp_path / "check.json").read_text())
     results = {name: stage["result"] for name, stage in said["stages"].items()}
     assert [
