@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -100,7 +100,7 @@ class Decoder:
         dtype: torch.dtype = torch.float32,
         longest: int = 4096,
         seed: int = 0,
-        kernels: ModuleType = attention,
+        kernels: ModuleType | SimpleNamespace = attention,
     ):
         """longest: tokens of a request at most; kernels: a module such as `attention`."""
         self.shape, self.device, self.dtype, self.kernels = (
