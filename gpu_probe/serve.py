@@ -122,6 +122,8 @@ class Machine:
 
         with quiet(), sampler:
             due = write(False)
+            if cuda:  # the first step's peak is its own, not what taking the pool took
+                torch.cuda.reset_peak_memory_stats()
             try:
                 for _ in server.steps(machine.forward, now):
                     peak = float(torch.cuda.max_memory_allocated()) if cuda else np.nan

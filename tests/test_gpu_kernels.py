@@ -9,6 +9,7 @@ import pytest
 import torch
 from pretend_card import tapes
 from test_device_loop import AMPLE, TIGHT, decoder, some_requests
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpu_probe import attention
 from gpu_probe.batch import BlockTable, Plan, make_batch
@@ -44,7 +45,9 @@ def attended(kernels, decodes, chunks, heads: tuple[int, int, int], block: int, 
     q = torch.randn(len(batch.owner), count + kv_heads, head, device=WHERE)[:, :count]
     keys, values = torch.randn(2, blocks, block, kv_heads, head, device=WHERE)
     other = batch._replace(length=batch.length + later)
-    return attention.attend(q, keys, values, batch), kernels.attend(q, keys, values, other)
+    with sdpa_kernel(SDPBackend.MATH):  # in float32 throughout, on a GPU too
+        want = attention.attend(q, keys, values, batch)
+    return want, kernels.attend(q, keys, values, other)
 
 
 @pytest.fixture(scope="module")
