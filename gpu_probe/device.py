@@ -101,6 +101,11 @@ def explained(doing: str) -> Iterator[None]:
                 f"out of memory while {doing} ({said}): lower num_gpu_blocks, or take a smaller"
                 " model"
             ) from None
+        if "C compiler" in said:
+            raise ScenarioError(
+                "Triton finds no C compiler for what starts its kernels: install gcc, or name one"
+                " in CC"
+            ) from None
         if "CUDA" not in said:
             raise
         raise ScenarioError(

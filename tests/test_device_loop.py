@@ -164,6 +164,7 @@ def test_what_a_device_dies_of_is_one_sentence(monkeypatch):
             "out of memory",
         ),
         (RuntimeError("CUDA error: unspecified launch failure\nmore"), "the device was lost"),
+        (RuntimeError("Failed to find C compiler. Please specify via CC"), "install gcc"),
     ):
         monkeypatch.setattr(device, "eager", lambda plan, error=error: (_ for _ in ()).throw(error))
         with pytest.raises(ScenarioError, match=said):
