@@ -98,12 +98,16 @@ class Job(NamedTuple):
         except (OSError, ValueError):
             return None
 
+    @property
+    def stopping(self) -> bool:
+        """Whether somebody has asked it to end."""
+        return (self.folder / "stopping").exists()
+
     def stop(self) -> None:
         """Ask the process to end; it leaves what it has measured. A second time: end it."""
         if self.runs:
-            asked = self.folder / "stopping"
-            os.kill(self.about["pid"], signal.SIGKILL if asked.exists() else signal.SIGINT)
-            asked.touch()
+            os.kill(self.about["pid"], signal.SIGKILL if self.stopping else signal.SIGINT)
+            (self.folder / "stopping").touch()
 
     def forget(self) -> None:
         """Remove it from the disk."""

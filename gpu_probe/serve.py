@@ -26,7 +26,9 @@ from .memory import STEP_MEMORY, Sampler
 from .models import SHAPES, Decoder
 from .predict import asked
 
-WRITE_EVERY = 0.2  # seconds between two writings of what has been measured so far
+WRITE_EVERY = (
+    0.1  # seconds between two writings of what has been measured so far; a page looks half as often
+)
 WARM = 8  # requests, served beforehand and thrown away: kernels load and compile
 
 
@@ -99,6 +101,7 @@ class Machine:
             "limits": server.limits._asdict(),
             "clients": workload.clients,
             "pool_bytes": machine.kv_bytes,
+            "token_bytes": per_block / server.limits.block_size,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }
 
@@ -117,8 +120,7 @@ class Machine:
             began = time.monotonic()
             if path:
                 save(path, record(finished))
-            over = time.monotonic()
-            return over + max(WRITE_EVERY, 10 * (over - began))
+            return began + max(WRITE_EVERY, 10 * (time.monotonic() - began))
 
         with quiet(), sampler:
             due = write(False)

@@ -33,13 +33,13 @@ from .timeline import timeline as canvas
 
 MODELS = ("small", "tiny", "llama-3.1-8b", "qwen3-8b", "qwen2.5-7b", "llama-2-7b", "mistral-7b")
 EVERY = 0.2  # seconds between two looks at a run in progress
-RECENT = 1_500  # steps that the live charts show
+RECENT = 1_000  # steps that are shown of a run that is not over
+POINTS = 3_000  # of a chart
 MEMORY = {
     "used": "device, NVML used",
     "reserved": "torch reserved",
     "allocated": "torch allocated",
     "rss": "process memory (RSS)",
-    "kv": "KV blocks in use",
 }
 
 
@@ -140,28 +140,37 @@ def _live(job: Job) -> None:
         st.rerun()
     record, about = job.record(), job.about
     left, right = st.columns([5, 1], vertical_alignment="center")
-    right.button("Stop", icon=":material/stop:", on_click=job.stop, width="stretch")
-    if record is None:
-        left.progress(0.0, f"{job.label}: loading torch, making weights, warming up")
-        return
-    run, done = record.run, record.about["requests_done"]
-    left.progress(
-        min(1.0, done / max(1, about["requests"])),
-        f"{job.label}: {done} of {len(run.requests)} requests,"
-        f" {len(run.steps):,} steps, {duration(run.total)} of the run's time",
+    right.button(
+        "End it now" if job.stopping else "Stop",
+        icon=":material/stop:",
+        on_click=job.stop,
+        width="stretch",
+        key="device.stop",
     )
-    charts(record, RECENT)
+    said, share_done = "Loading torch, making weights, warming up", 0.0
+    if record is not None:
+        run, done = record.run, record.about["requests_done"]
+        share_done = min(1.0, done / max(1, about["requests"]))
+        said = (
+            f"{done:,} of {len(run.requests):,} requests, {len(run.steps):,} steps,"
+            f" {run.total / 1e3:,.1f} s of the run's time"
+        )
+    if job.stopping:
+        said += "; it stops when the step that it computes is over"
+    left.progress(share_done, said)
+    if record is not None:
+        charts(record)
 
 
-def charts(record: Record, most: int) -> None:
-    """Slots, step times and memory of the last `most` steps."""
+def charts(record: Record) -> None:
+    """Slots, step times, memory and KV of the last steps of a run that is not over."""
     run = record.run
-    rows = run.steps[-most:]
-    if not len(rows):
+    if not len(run.steps):
         return
-    begin = rows["t0"][0]
+    begin = run.steps["t0"][-RECENT:][0]
+    if len(run.steps) > RECENT:
+        st.caption(f"Shown are the last {RECENT:,} steps.")
     shown = run.segments[run.segments["t1"] > begin]
-    seats = int(shown["seat"].max(initial=0)) + 1
     phases = np.array(PHASES)
     holding = pd.DataFrame(
         {
@@ -172,6 +181,25 @@ def charts(record: Record, most: int) -> None:
             "phase": phases[shown["phase"]],
         }
     )
+    taken = int(run.segments["seat"].max(initial=0)) + 1
+    present = tuple(phases[np.unique(run.segments["phase"])].tolist())
+    (first, second), (third, fourth) = st.columns(2), st.columns(2)
+    with first:
+        st.markdown("**Slots**")
+        chart = device_charts.slots(holding, taken, present, dark())
+        st.vega_lite_chart(chart, key="device.slots", alt="Who holds which seat")
+    with second:
+        _step_times(run, begin)
+    with third:
+        _memory(record, begin)
+    with fourth:
+        _kv(record, begin=begin)
+
+
+def _step_times(run: Run, begin: float = 0.0) -> None:
+    rows = run.steps[run.steps["t0"] >= begin]
+    each = -(-len(rows) // POINTS)
+    rows = rows[::each]
     times = pd.DataFrame(
         {
             "t": rows["t0"] / 1e3,
@@ -179,36 +207,38 @@ def charts(record: Record, most: int) -> None:
             "kind": np.where(rows["prefill"] > 0, "mixed", "decode only"),
         }
     )
-    columns = st.columns(3)
-    with columns[0]:
-        st.markdown("**Slots**")
-        st.altair_chart(device_charts.slots(holding, seats, dark()), alt="Who holds which seat")
-    with columns[1]:
-        st.markdown("**Step times**")
-        st.altair_chart(device_charts.steps(times, dark()), alt="Milliseconds of each step")
-    with columns[2]:
-        st.markdown("**Memory**", help=f"What is measured: {record.about['memory']}.")
-        st.altair_chart(device_charts.memory(_memory(record, begin), dark()), alt="Memory by time")
+    st.markdown("**Step times**" + (f", one of {each}" if each > 1 else ""))
+    chart = device_charts.steps(times, dark())
+    st.vega_lite_chart(chart, key="device.steps", alt="Milliseconds of each step")
 
 
-def _memory(record: Record, begin: float) -> pd.DataFrame:
-    """(t s, MiB, what) of what was measured; at most a few hundred samples a line."""
-    samples = record.beside["memory"]
+def _memory(record: Record, begin: float = 0.0) -> None:
+    samples, steps = record.beside["memory"], record.run.steps
     samples = samples[samples["t"] >= begin]
-    samples = samples[:: max(1, len(samples) // 300)]
-    lines = [
-        pd.DataFrame({"t": samples["t"] / 1e3, "MiB": samples[name] / 2**20, "what": label})
+    lines = {
+        label: (samples["t"], samples[name])
         for name, label in MEMORY.items()
         if np.isfinite(samples[name]).any()
-    ]
-    peaks = record.beside["step_memory"]["peak"]
+    }
+    peaks, inside = record.beside["step_memory"]["peak"], steps["t0"] >= begin
     if np.isfinite(peaks).any():
-        steps = record.run.steps
-        inside = steps["t0"] >= begin
-        at, high = steps["t0"][inside] / 1e3, peaks[inside] / 2**20
-        what = "torch allocated, peak of each step"
-        lines.append(pd.DataFrame({"t": at, "MiB": high, "what": what}))
-    return pd.concat(lines) if lines else pd.DataFrame({"t": [], "MiB": [], "what": []})
+        lines["torch allocated, peak of each step"] = steps["t0"][inside], peaks[inside]
+    st.markdown("**Memory**", help=f"What is measured: {record.about['memory']}.")
+    chart = device_charts.memory(lines, dark())
+    st.vega_lite_chart(chart, key="device.memory", alt="Memory by time")
+
+
+def _kv(record: Record, simulated: Run | None = None, begin: float = 0.0) -> None:
+    """Blocks in use, and the tokens that the simulator has there."""
+    samples = record.beside["memory"]
+    samples = samples[samples["t"] >= begin]
+    lines = {"measured: blocks in use": (samples["t"], samples["kv"])}
+    if simulated and (bytes_of := record.about.get("token_bytes")):
+        lines["simulated: tokens there"] = simulated.steps["t0"], simulated.steps["kv"] * bytes_of
+    st.markdown("**KV cache**")
+    st.vega_lite_chart(
+        device_charts.memory(lines, dark()), key="device.kv", alt="Bytes of KV by time"
+    )
 
 
 def record(job: Job | None) -> Record:
@@ -236,7 +266,7 @@ def record(job: Job | None) -> Record:
 
 def _ended_early(job: Job, found: Record | None) -> None:
     words = job.last_words() or "it said nothing"
-    if (job.folder / "stopping").exists():
+    if job.stopping:
         words = "it was stopped"
     kept = (
         f"What it had measured is kept: {found.about['requests_done']} of"
@@ -251,7 +281,7 @@ def compared(record: Record) -> None:
     """Measured beside simulated, on one axis."""
     run, about = record.run, record.about
     if not about["finished"]:
-        charts(record, len(run.steps))
+        charts(record)
         return
     scenario = Scenario.from_query(about.get("query", {}))[0]
     repeats, others = _kin(record)
@@ -268,7 +298,13 @@ def compared(record: Record) -> None:
     for column, shown in zip(st.columns(3), drawings.SHOWN, strict=True):
         with column:
             compare.distribution(runs, scenario, shown, False)
-    charts(record, len(run.steps))
+    first, second, third = st.columns(3)
+    with first:
+        _step_times(run)
+    with second:
+        _memory(record)
+    with third:
+        _kv(record, simulated)
     with st.expander("All figures, measured and simulated", icon=":material/table_chart:"):
         table = {
             r.label: {f.label: number(f.of(r, scenario.slo), f.unit) for f in FIGURES.values()}

@@ -23,7 +23,6 @@ COLUMNS = {
     "tok/s": "{:,.0f}",
     "against pad_to_max": "{:.2f}×",
 }
-POINTS = 300  # of a line of memory
 
 
 def exercise() -> None:
@@ -76,32 +75,23 @@ def _calls(found: dict) -> None:
 
 def _memory(ways: list[dict]) -> None:
     """Bytes above the start by time; whichever way it comes out is what is shown."""
-    lines, rows = [], {}
-    for way in ways:
-        each = max(1, len(way["t"]) // POINTS)
-        for what, values in (("memory", way["bytes"]), ("KV in use", way["kv"])):
-            lines.append(
-                pd.DataFrame(
-                    {
-                        "t": np.array(way["t"][::each]) / 1e3,
-                        "MiB": np.array(values[::each]) / 2**20,
-                        "what": f"{way['way']}, {what}",
-                    }
-                )
-            )
-        rows[way["way"]] = {
+    pad, flat = ways
+    titles = {"bytes": f"Above the start, {pad['what']}", "kv": "KV in use"}
+    for column, (name, title) in zip(st.columns(2), titles.items(), strict=True):
+        lines = {way["way"]: (np.array(way["t"]), np.array(way[name])) for way in ways}
+        with column:
+            st.markdown(f"**{title}**")
+            chart = device_charts.memory(lines, dark())
+            st.vega_lite_chart(chart, key=f"exercise.{name}", alt=f"{title}, both ways by time")
+    rows = {
+        way["way"]: {
             "KV needed": _mib(way["needed"]),
             "peak above the start": _mib(way["peak"]),
             "reserved above the start": _mib(way["reserved"]),
-            "measured": way["what"],
         }
-    left, right = st.columns([3, 2], vertical_alignment="center")
-    with left:
-        st.altair_chart(
-            device_charts.memory(pd.concat(lines), dark()), alt="Memory of both ways by time"
-        )
-    right.table(pd.DataFrame(rows), border="horizontal", alt="Memory of both ways")
-    pad, flat = ways
+        for way in ways
+    }
+    st.table(pd.DataFrame(rows), border="horizontal", alt="Memory of both ways")
     st.caption(
         f"One long prompt among short ones; one process each. Peak: {pad['way']}"
         f" {pad['peak'] / max(1, flat['peak']):.1f} times that of {flat['way']}. The pool of KV"
