@@ -16,20 +16,49 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from sim.parameter import ScenarioError
+from sim.policies import POLICIES
 from sim.record import Record, load
 from sim.scenario import Scenario
+from sim.state import Limits
 from sim.workload import Workload
 
 ROOT = Path(__file__).parents[1]
 RUNS = Path(os.environ.get("SLOTSCOPE_RUNS", ROOT / ".runs"))
 KEPT = 50  # runs
+# What a run of the device says of itself, and has measured.
+SAID = {"attention", "clock", "date", "device", "driver", "dtype", "finished", "limits", "memory"}
+SAID |= {"model", "policy", "requests_done", "versions"}
+MEASURED = {"asked", "memory", "step_memory"}
 _children: dict[str, subprocess.Popen] = {}  # to be waited for
+
+
+def opened(source: Path | bytes, name: str = "") -> Record:
+    """A device run's file. ScenarioError for anything else, and for another version's."""
+    record = load(source, name)
+    lacks = sorted(SAID - set(record.about)) or sorted(MEASURED - set(record.beside))
+    if not lacks and record.about["policy"] not in POLICIES:
+        lacks = [f"a known policy (it has {record.about['policy']!r})"]
+    if not lacks and (unknown := set(record.about["limits"]) - set(Limits._fields)):
+        lacks = [f"known limits (it has {', '.join(sorted(unknown))})"]
+    if lacks:
+        raise ScenarioError(
+            f"{name or source} lacks {', '.join(lacks)[:200]}: another version recorded it, so"
+            " record it anew"
+        )
+    return record
+
+
+@lru_cache(KEPT)
+def _kept(path: Path, changed: int) -> Record:
+    """One that is over; it does not change."""
+    return opened(path)
 
 
 def cards() -> list[str]:
@@ -78,7 +107,11 @@ class Job(NamedTuple):
 
     def record(self) -> Record | None:
         """What has been measured so far, if anything."""
-        return load(self.path) if self.path.exists() else None
+        if not self.path.exists():
+            return None
+        if self.runs:
+            return opened(self.path)
+        return _kept(self.path, self.path.stat().st_mtime_ns)
 
     def last_words(self) -> str:
         """What the process said at the end, or what ended it."""

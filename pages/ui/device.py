@@ -1,6 +1,5 @@
 """The parts of the device page, in the order in which a person needs them."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,8 @@ from sim.bins import coalesced
 from sim.explain import duration
 from sim.metrics import FIGURES, unsupported
 from sim.parameter import ScenarioError
-from sim.record import Record, load
+from sim.policies import POLICIES
+from sim.record import Record
 from sim.run import Run
 from sim.scenario import Scenario
 from sim.state import PHASES
@@ -28,7 +28,7 @@ from .controls import trace as trace_at_hand
 from .palette import variant_colours
 from .tables import number, one_request
 from .text import dark, plain
-from .timeline import opening_window, pack, shade_scale
+from .timeline import Window, asked, is_large, opening_window, pack, shade_scale
 from .timeline import timeline as canvas
 
 MODELS = ("small", "tiny", "llama-3.1-8b", "qwen3-8b", "qwen2.5-7b", "llama-2-7b", "mistral-7b")
@@ -60,7 +60,8 @@ def ground() -> None:
     )
     st.markdown(
         f"{where} A decoder with random weights and a paged KV cache computes every step that the"
-        " policy plans. Time is the sum of the steps: a gap in which nobody is there is skipped."
+        " policy plans. The clock goes on by what each step took; a gap in which nobody is there is"
+        " not waited for."
     )
 
 
@@ -72,20 +73,28 @@ def controls() -> Job | None:
         columns = st.columns([3, 2, 1, 1, 1], vertical_alignment="bottom")
         numbers = range(len(scenario.variants))
         variant = columns[0].selectbox(
-            "Variant of the scenario", numbers, format_func=lambda k: scenario.variants[k].label
+            "Variant of the scenario",
+            numbers,
+            scenario.baseline,
+            format_func=lambda k: scenario.variants[k].label,
         )
         model = columns[1].selectbox("Model", MODELS, key="device.model")
         device = columns[2].selectbox("Device", devices, key="device.device")
         requests = columns[3].number_input("Requests", 1, 100_000, 40, key="device.requests")
-        started = columns[4].button(
-            "Start", type="primary", icon=":material/play_arrow:", width="stretch"
+        # A click is heard of before the script: a look that ends just then would take it along.
+        columns[4].button(
+            "Start",
+            type="primary",
+            icon=":material/play_arrow:",
+            width="stretch",
+            on_click=lambda: st.session_state.update({"device.asked": True}),
         )
         if scenario.limits_of(scenario.variants[variant or 0]).enable_prefix_caching:
             st.caption(f"{NO_PREFIX_CACHING}.")
-        if started:
+        if st.session_state.pop("device.asked", False):
             _start(scenario, variant or 0, model, device, int(requests))
         if said := st.session_state.pop("device.said", None):
-            st.error(f"{said}.")
+            st.error(f"{plain(said)}.")
         return _chosen()
 
 
@@ -198,7 +207,7 @@ def charts(record: Record) -> None:
 
 def _step_times(run: Run, begin: float = 0.0) -> None:
     rows = run.steps[run.steps["t0"] >= begin]
-    each = -(-len(rows) // POINTS)
+    each = max(1, -(-len(rows) // POINTS))
     rows = rows[::each]
     times = pd.DataFrame(
         {
@@ -246,7 +255,7 @@ def record(job: Job | None) -> Record:
     dropped = st.session_state.get("device.upload")
     try:
         if dropped is not None:
-            return load(dropped.getvalue(), dropped.name)
+            return jobs.opened(dropped.getvalue(), dropped.name)
         if job is None:
             st.info(
                 "Start a run, or drop the file that `python -m gpu_probe serve` wrote elsewhere:"
@@ -264,17 +273,17 @@ def record(job: Job | None) -> Record:
     return found
 
 
-def _ended_early(job: Job, found: Record | None) -> None:
-    words = job.last_words() or "it said nothing"
-    if job.stopping:
-        words = "it was stopped"
+def _ended_early(job: Job | None, found: Record | None) -> None:
+    said = (job and job.last_words()) or "its process ended without a word, as one that is killed"
+    if job and job.stopping:
+        said = "it was stopped"
     kept = (
-        f"What it had measured is kept: {found.about['requests_done']} of"
-        f" {len(found.run.requests)} requests, {len(found.run.steps):,} steps."
+        f"What it had measured is kept: {found.about['requests_done']:,} of"
+        f" {len(found.run.requests):,} requests, {len(found.run.steps):,} steps."
         if found
         else "It had not measured anything yet."
     )
-    st.warning(f"The run ended early: {words}. {kept}")
+    st.warning(f"The run ended early: {plain(said)}. {kept}")
 
 
 def compared(record: Record) -> None:
@@ -326,7 +335,11 @@ def _timeline(runs: list[Run], scenario: Scenario, made: str) -> None:
         st.session_state["device.seen"] = {"made": made}
     seen: dict[str, Any] = st.session_state["device.seen"]
     with st.container(key="timeline-box"):
-        result = canvas(pack(runs, scenario), "Measured above, simulated below", None)
+        view = None
+        if is_large(runs):  # it asks for what its window needs
+            view = asked(scenario.link()) or Window(*opening_window(runs, scenario.baseline))
+        packed = pack(runs, scenario, window=view, picked=seen.get("pick"))
+        result = canvas(packed, "Measured above, simulated below", None)
     if result.pick is not None:
         seen["pick"] = int(result.pick)
     if result.chart:
@@ -384,9 +397,8 @@ def _kin(record: Record) -> tuple[list[Run], list[tuple[Job, Record]]]:
 def _cost(record: Record, others, scenario: Scenario):
     """(name, cost model, coefficients, what a reader must know of it), as chosen."""
     choices = {"fitted on this run": record} | {f"fitted on {j.label}": r for j, r in others}
-    chosen = st.selectbox(
-        "Simulated with a cost model", [*choices, "of the scenario"], key="device.cost"
-    )
+    names = [*choices, "of the scenario"]
+    chosen = st.selectbox("Simulated with a cost model", names, min(1, len(others)))
     if chosen == "of the scenario":
         pricing = scenario.cost_of(scenario.variants[scenario.baseline])
         said = "The scenario's own cost model was not made for this device."
@@ -408,7 +420,7 @@ def _cost(record: Record, others, scenario: Scenario):
 def share_link(fit, source: Record, scenario: Scenario) -> None:
     """The fit as the compare page's cost model, and as a file."""
     said = said_of(fit, source)
-    left, right = st.columns([3, 1], vertical_alignment="center")
+    left, right = st.columns([4, 1], vertical_alignment="center")
     query = replace(scenario, model=cost_of(fit, source)).to_query()
     left.page_link(
         "pages/compare.py",
@@ -417,11 +429,17 @@ def share_link(fit, source: Record, scenario: Scenario) -> None:
         query_params=query,
     )
     right.download_button(
-        "cost.json", written(said), "cost.json", "application/json", on_click="ignore"
+        "cost.json",
+        written(said),
+        "cost.json",
+        "application/json",
+        icon=":material/download:",
+        on_click="ignore",
+        width="stretch",
     )
-    left.caption(
-        f"{said['steps']:,} steps; median |error| of a step {said['median_error']:.1%}, p95"
-        f" {said['p95_error']:.1%}. `cost={said['cost'][:60]}…`"
+    st.caption(
+        f"Fitted on {said['steps']:,} steps: a step's time is off by {said['median_error']:.1%} in"
+        f" the median, by {said['p95_error']:.1%} at p95."
     )
 
 
@@ -429,11 +447,11 @@ def _verdict(measured: Run, simulated: Run, repeats: list[Run], sentence: str) -
     table = errors(repeats, {"simulated": simulated})
     off = table.loc["simulated, error in %"]
     st.markdown(
-        f"#### Busy time {off['busy']:+.1f} %, TTFT p50 {off['TTFT p50']:+.1f} %, TPOT p50"
-        f" {off['TPOT p50']:+.1f} % off the clock"
+        f"#### The simulator is off the clock by {off['busy']:+.1f} % in busy time,"
+        f" {off['TTFT p50']:+.1f} % in TTFT p50, {off['TPOT p50']:+.1f} % in TPOT p50"
     )
     st.markdown(sentence)
-    shown = table.map(lambda v: "–" if np.isnan(v) else f"{v:,.2f}")
+    shown = table.map(lambda v: "–" if np.isnan(v) else f"{v:,.{2 if v < 100 else 0}f}")
     for row in shown.index:
         if "error" in row:
             shown.loc[row] = [f"{v:+.1f} %" for v in table.loc[row]]
@@ -457,16 +475,18 @@ def keep() -> None:
             icon=":material/download:",
             on_click="ignore",
         )
-        right.button("Forget it", icon=":material/delete:", on_click=job.forget)
+        with right.popover("Forget it", icon=":material/delete:"):
+            st.button("Remove this run from the disk", on_click=job.forget)
 
 
 def provenance(record: Record) -> str:
     a = record.about
     versions = ", ".join(f"{name} {value}" for name, value in a["versions"].items())
-    limits = json.dumps(a["limits"])
+    kept = [name for name in POLICIES[a["policy"]].keeps if name in a["limits"]]
+    limits = ", ".join(f"{name} {a['limits'][name]:,g}" for name in kept)
     without = " Without prefix caching." if a.get("without_prefix_caching") else ""
     return (
         f"{a['device']} · {a['model']} in {a['dtype']} · attention: {a['attention']} · clock:"
-        f" {a['clock']} · {a['driver']} · {versions} · {a['date'][:16]} · {a['policy']}"
-        f" {limits}.{without} {share.host()}"
+        f" {a['clock']} · {a['driver']} · {versions} · {a['date'][:16].replace('T', ' ')} UTC"
+        f" · {a['policy']}: {limits}.{without} {share.host()}"
     )

@@ -9,7 +9,7 @@ from gpu_probe.jobs import Job
 from sim.parameter import ScenarioError
 
 from . import device_charts
-from .text import dark
+from .text import dark, plain
 
 COLUMNS = {
     "batch": "{:,}",
@@ -37,19 +37,24 @@ def exercise() -> None:
         if job.runs:
             _running(job)
             return
-        if st.button("Measure", icon=":material/play_arrow:", key="exercise"):
-            try:
-                jobs.start_exercise(device)
-            except ScenarioError as error:
-                st.error(f"{error}.")
-            else:
-                st.rerun()
+        st.button("Measure", icon=":material/play_arrow:", key="exercise", on_click=_start)
+        if said := st.session_state.pop("exercise.said", None):
+            st.error(f"{plain(said)}.")
         if found := job.found():
+            st.markdown(_said(found["rows"]))
             _calls(found)
             _memory(found["memory"])
-            st.caption(f"{device}, {job.about.get('date', '')[:16].replace('T', ' ')}")
+            st.caption(f"{device}, {job.about.get('date', '')[:16].replace('T', ' ')} UTC")
         elif job.folder.exists():
-            st.warning(f"It ended early: {job.last_words() or 'it was stopped'}.")
+            said = "it was stopped" if job.stopping else job.last_words()
+            st.warning(f"It ended early: {plain(said or 'its process said nothing')}.")
+
+
+def _start() -> None:
+    try:
+        jobs.start_exercise(st.session_state["device.device"])
+    except ScenarioError as error:
+        st.session_state["exercise.said"] = str(error)
 
 
 @st.fragment(run_every=1.0)
@@ -59,6 +64,18 @@ def _running(job: Job) -> None:
     left, right = st.columns([5, 1], vertical_alignment="center")
     left.markdown("Measuring four ways at two batch sizes, then memory in a process each …")
     right.button("Stop", on_click=job.stop, key="exercise-stop", width="stretch")
+
+
+def _said(rows: list[dict]) -> str:
+    """What came out, at the largest batch."""
+    batch = max(row["batch"] for row in rows)
+    by = {row["way"]: row for row in rows if row["batch"] == batch}
+    pad, flat = by["pad_to_max"], by["continuous"]
+    return (
+        f"**At batch {batch} continuous stepping makes {flat['calls']:,} calls instead of"
+        f" {pad['calls']:,} and {flat['against pad_to_max']:.1f} times the tok/s**; padding that"
+        f" knew all lengths beforehand: {by['pad_to_max_sorted']['against pad_to_max']:.1f} times."
+    )
 
 
 def _calls(found: dict) -> None:
@@ -76,11 +93,14 @@ def _calls(found: dict) -> None:
 def _memory(ways: list[dict]) -> None:
     """Bytes above the start by time; whichever way it comes out is what is shown."""
     pad, flat = ways
-    titles = {"bytes": f"Above the start, {pad['what']}", "kv": "KV in use"}
+    titles = {"bytes": "Memory above the start", "kv": "KV in use"}
     for column, (name, title) in zip(st.columns(2), titles.items(), strict=True):
         lines = {way["way"]: (np.array(way["t"]), np.array(way[name])) for way in ways}
+        if name == "kv":  # slots times the longest of the wave, useful or not
+            ends = np.array([0.0, pad["t"][-1]])
+            lines["pad_to_max, with its padding"] = ends, np.full(2, pad["needed"])
         with column:
-            st.markdown(f"**{title}**")
+            st.markdown(f"**{title}**", help=pad["what"] if name == "bytes" else None)
             chart = device_charts.memory(lines, dark())
             st.vega_lite_chart(chart, key=f"exercise.{name}", alt=f"{title}, both ways by time")
     rows = {
