@@ -1,22 +1,44 @@
 """python -m gpu_probe serve | bench | calibrate | check"""
 
 import argparse
+import ctypes
 import json
-import os
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from sim import cli, traces
+# The engine and torch take seconds to load, so each command loads them once its input is good.
+from sim import cli
 from sim.cli import Parser
 from sim.parameter import ScenarioError
-from sim.record import load
-from sim.scenario import Scenario
 
-from . import BEGAN
-from .loop import NO_PREFIX_CACHING
+from . import BEGAN, MODELS
+
+
+def known_device(name: str) -> str:
+    """The argument --device. A driver that can't be loaded needs no torch to be missed."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise argparse.ArgumentTypeError(f"{name[:40]!r} is none: use cpu, cuda or auto")
+    if name == "cuda":
+        try:
+            ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        except OSError:
+            raise argparse.ArgumentTypeError(
+                "cuda can't be had, since no NVIDIA driver is installed: use cpu"
+            ) from None
+    return name
+
+
+def known_model(name: str) -> str:
+    """The argument --model."""
+    if name not in MODELS:
+        known = ", ".join(MODELS)
+        raise argparse.ArgumentTypeError(f"model {name[:40]!r} is unknown: use {known}")
+    return name
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=about, description=about)
         made.add_argument("--json", action="store_true", help="for machines")
         if device:
-            made.add_argument("--device", default="auto", help="cpu, cuda or auto")
+            made.add_argument("--device", type=known_device, default="auto", help="cpu, cuda, auto")
         return made
 
     s = command("serve", "serve a scenario on the device and record it")
@@ -36,7 +58,12 @@ def parser() -> argparse.ArgumentParser:
     s.add_argument("--trace", metavar="FILE", help="the trace that the scenario names")
     s.add_argument("--variant", metavar="N", type=int, help="which of its variants; the baseline")
     s.add_argument("--requests", metavar="N", type=int, default=60, help="the first N of them; 60")
-    s.add_argument("--model", default="small", help="tiny, small (the default), llama-3.1-8b, …")
+    s.add_argument(
+        "--model",
+        type=known_model,
+        default="small",
+        help="small; or tiny, llama-3.1-8b, …",
+    )
     s.add_argument("-o", "--out", metavar="FILE", type=Path, required=True, help="run.parquet")
 
     b = command("bench", "exercise 08.2: padding to the longest against continuous stepping")
@@ -44,12 +71,12 @@ def parser() -> argparse.ArgumentParser:
 
     c = command("calibrate", "a recorded run -> a cost model of its device", device=False)
     c.add_argument("run", metavar="RUN", type=Path)
-    c.add_argument("--cost", default="calibrated", help="calibrated or linear")
+    c.add_argument("--cost", default="calibrated", choices=("calibrated", "linear"))
     c.add_argument("-o", "--out", metavar="FILE", type=Path, required=True, help="cost.json")
 
     k = command("check", "what the device does and how well it is predicted, in 4 minutes at most")
     k.add_argument("--out", metavar="DIR", type=Path, required=True, help="check.json goes there")
-    k.add_argument("--model", help="llama-3.1-8b on CUDA, small on a CPU")
+    k.add_argument("--model", type=known_model, help="llama-3.1-8b on CUDA, small on a CPU")
     k.add_argument("--seconds", type=float, default=200, help="stages begin until then")
     return top
 
@@ -75,36 +102,79 @@ def say(args: argparse.Namespace, said: dict | list, text: Callable[[], str]) ->
 
 def place(path: Path) -> None:
     """ScenarioError if no file can be written there."""
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        why = "it is a folder" if path.is_dir() else f"no folder {path.parent} can be written to"
-        raise ScenarioError(f"--out {path} can't be written, since {why}: give another")
+    why = "it is a folder" if path.is_dir() else ""
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        why = f"of {path.parent} the system says: {error.strerror}"
+    if why:
+        raise ScenarioError(f"--out {path} can't be written, since {why}; give another")
 
 
-def scenario_of(args: argparse.Namespace) -> Scenario:
+def text_of(name: str) -> str:
+    try:
+        return Path(name).read_text()
+    except OSError as error:
+        raise ScenarioError(
+            f"{name}: {error.strerror}: give a scenario's JSON, or --url and the page's address"
+        ) from None
+
+
+def scenario_of(args: argparse.Namespace):
+    from sim.scenario import Scenario
+
+    if args.url and "?" not in args.url and "://" not in args.url:
+        raise ScenarioError(f"--url {args.url[:40]!r} is no address: copy that of the page")
     if args.url:
         scenario, problems = Scenario.from_url(args.url)
     else:
-        text = Path(args.scenario).read_text() if args.scenario else "{}"
+        text = text_of(args.scenario) if args.scenario else "{}"
         scenario, problems = Scenario.from_query(Scenario.query_of(text))
     if problems:
         raise ScenarioError(problems[0])
     return scenario
 
 
+@contextmanager
+def interruptible(command: str, left: Callable[[], str]) -> Iterator[None]:
+    """Ctrl-C is answered by what is left of the work."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\npython -m gpu_probe {command}: stopped, {left()}", file=sys.stderr)
+        raise
+
+
 def run_serve(args: argparse.Namespace) -> int:
+    if args.requests < 1:
+        raise ScenarioError(f"--requests {args.requests} is nobody: give 1 or more")
+    place(args.out)
+    content = Path(args.trace).read_bytes() if args.trace else None
     scenario, trace = scenario_of(args), None
     number = scenario.baseline if args.variant is None else args.variant
     if not 0 <= number < len(scenario.variants):
         top = len(scenario.variants) - 1
         raise ScenarioError(f"--variant {number} is none of the scenario's: give 0 to {top}")
-    if args.requests < 1:
-        raise ScenarioError(f"--requests {args.requests} is nobody: give 1 or more")
-    place(args.out)
-    from .serve import serve  # torch takes seconds to load: bad input is told before
+    began, note = time.time(), bar("Serving")
 
-    if args.trace:
-        trace = traces.read(Path(args.trace).read_bytes(), args.trace)[1]
-    try:
+    def left() -> str:
+        written = args.out.exists() and args.out.stat().st_mtime >= began
+        return (
+            f"what was measured until then is in {args.out}"
+            if written
+            else "before anything was measured"
+        )
+
+    with interruptible("serve", left):
+        note(0.0)
+        from sim import traces
+
+        from .loop import NO_PREFIX_CACHING
+        from .serve import serve
+
+        if content is not None:
+            trace = traces.read(content, args.trace)[1]
         record = serve(
             scenario,
             scenario.variants[number],
@@ -113,12 +183,8 @@ def run_serve(args: argparse.Namespace) -> int:
             device=args.device,
             requests=args.requests,
             path=args.out,
-            note=bar("Serving"),
+            note=note,
         )
-    except KeyboardInterrupt:
-        kept = f"what was measured until then is in {args.out}" if args.out.exists() else "too soon"
-        print(f"\npython -m gpu_probe serve: stopped, {kept}", file=sys.stderr)
-        raise
     steps = record.run.steps
     said = {
         "file": str(args.out),
@@ -135,14 +201,15 @@ def run_serve(args: argparse.Namespace) -> int:
 
 
 def run_bench(args: argparse.Namespace) -> int:
-    from . import bench
-    from .device import choose
+    with interruptible("bench", lambda: "and of a bench nothing is kept before its end"):
+        from . import bench
+        from .device import choose
 
-    device = choose(args.device)
-    rows = bench.table(device, note=bar("Measuring"))
-    said: dict = {"device": device, "regime": bench.regime(device), "rows": rows}
-    if args.memory:
-        said["memory"] = bench.memory(device)
+        device = choose(args.device)
+        rows = bench.table(device, note=bar("Measuring"))
+        said: dict = {"device": device, "regime": bench.regime(device), "rows": rows}
+        if args.memory:
+            said["memory"] = bench.memory(device)
 
     def text() -> str:
         lines = [
@@ -168,10 +235,13 @@ def run_bench(args: argparse.Namespace) -> int:
 
 
 def run_calibrate(args: argparse.Namespace) -> int:
+    place(args.out)
+    content = args.run.read_bytes()  # what is missing is told before the engine is loaded
+    from sim.record import load
+
     from .calibrate import calibrate, said_of, written
 
-    record = load(args.run)
-    place(args.out)
+    record = load(content, str(args.run))
     said = said_of(calibrate(record.run, args.cost), record)
     args.out.write_text(written(said))
     return say(
@@ -188,13 +258,20 @@ def run_calibrate(args: argparse.Namespace) -> int:
 def run_check(args: argparse.Namespace) -> int:
     # To compile the scheduler and to load torch is part of what one waits for.
     began = BEGAN if __name__ == "__main__" else time.monotonic()
-    args.out.mkdir(parents=True, exist_ok=True)
-    from .check import check, holds
-    from .device import choose
+    if not args.seconds > 0:
+        raise ScenarioError(f"--seconds {args.seconds:g} is no time: give 200, as usual")
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ScenarioError(f"--out {args.out} is no folder ({error.strerror}): give one") from None
+    place(args.out / "check.json")
+    with interruptible("check", lambda: f"the stages until then are in {args.out}/check.json"):
+        from .check import check, holds
+        from .device import choose
 
-    device = choose(args.device)
-    model = args.model or ("llama-3.1-8b" if device == "cuda" else "small")
-    said = check(device, model, args.out, args.seconds, bar("Checking"), began)
+        device = choose(args.device)
+        model = args.model or ("llama-3.1-8b" if device == "cuda" else "small")
+        said = check(device, model, args.out, args.seconds, bar("Checking"), began)
     print(json.dumps(said, indent=1))
     return int(not holds(said))
 

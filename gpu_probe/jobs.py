@@ -42,15 +42,14 @@ _children: dict[str, subprocess.Popen] = {}  # to be waited for
 def opened(source: Path | bytes, name: str = "") -> Record:
     """A device run's file. ScenarioError for anything else, and for another version's."""
     record = load(source, name)
-    lacks = sorted(SAID - set(record.about)) or sorted(MEASURED - set(record.beside))
-    if not lacks and record.about["policy"] not in POLICIES:
-        lacks = [f"a known policy (it has {record.about['policy']!r})"]
-    if not lacks and (unknown := set(record.about["limits"]) - set(Limits._fields)):
-        lacks = [f"known limits (it has {', '.join(sorted(unknown))})"]
-    if lacks:
+    odd = [f"no {n}" for n in sorted(SAID - {*record.about}) + sorted(MEASURED - {*record.beside})]
+    if not odd:
+        odd = [f"a limit {n!r}" for n in record.about["limits"] if n not in Limits._fields]
+        odd += [f"a policy {n!r}" for n in [record.about["policy"]] if n not in POLICIES]
+    if odd:
         raise ScenarioError(
-            f"{name or source} lacks {', '.join(lacks)[:200]}: another version recorded it, so"
-            " record it anew"
+            f"{str(name or source)[-80:]} is a run of another version of this program, with"
+            f" {', '.join(odd)[:200]}: serve it again with this one"
         )
     return record
 

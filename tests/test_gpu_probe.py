@@ -16,8 +16,8 @@ from pretend_card import GIB, pynvml
 from test_engine import laws
 
 import gpu_probe.bench as exercise
+from gpu_probe import MODELS, jobs, memory
 from gpu_probe import check as checks
-from gpu_probe import jobs, memory
 from gpu_probe.__main__ import main
 from gpu_probe.bench import WAYS, bench, lengths, measure
 from gpu_probe.models import INNER, SHAPES
@@ -102,6 +102,10 @@ def test_a_bench_that_cannot_be_is_refused(asked, said):
 
 
 # Models
+
+
+def test_the_models_are_known_without_torch():
+    assert tuple(SHAPES) == MODELS
 
 
 @pytest.mark.parametrize("name", INNER)
@@ -219,6 +223,12 @@ def test_a_run_is_calibrated_to_a_file(served, tmp_path, capsys):
         (["serve", "--device", "tpu", "-o", "x"], "use cpu, cuda or auto"),
         (["calibrate", "none.parquet", "-o", "x"], "none.parquet: No such file"),
         (["bench", "--device", "tpu"], "use cpu, cuda or auto"),
+        (["check", "--model", "gpt-9", "--out", "x"], "model 'gpt-9' is unknown: use tiny"),
+        (["check", "--seconds", "-4", "--out", "x"], "--seconds -4 is no time"),
+        (["calibrate", "x", "--cost", "free", "-o", "x"], "choose from"),
+        (["serve", "--url", "garbage", "-o", "x"], "'garbage' is no address"),
+        (["serve", "-o", "none/x"], "none/x can't be written"),
+        (["serve", "-o", "."], "it is a folder"),
         (["fly"], "invalid choice"),
     ],
 )

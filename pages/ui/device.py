@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from gpu_probe import jobs
+from gpu_probe import MODELS, jobs
 from gpu_probe.calibrate import calibrate, cost_of, said_of, written
 from gpu_probe.jobs import Job
 from gpu_probe.loop import NO_PREFIX_CACHING
@@ -31,7 +31,6 @@ from .text import dark, plain
 from .timeline import Window, asked, is_large, opening_window, pack, shade_scale
 from .timeline import timeline as canvas
 
-MODELS = ("small", "tiny", "llama-3.1-8b", "qwen3-8b", "qwen2.5-7b", "llama-2-7b", "mistral-7b")
 EVERY = 0.2  # seconds between two looks at a run in progress
 RECENT = 1_000  # steps that are shown of a run that is not over
 POINTS = 3_000  # of a chart
@@ -78,7 +77,7 @@ def controls() -> Job | None:
             scenario.baseline,
             format_func=lambda k: scenario.variants[k].label,
         )
-        model = columns[1].selectbox("Model", MODELS, key="device.model")
+        model = columns[1].selectbox("Model", MODELS, MODELS.index("small"), key="device.model")
         device = columns[2].selectbox("Device", devices, key="device.device")
         requests = columns[3].number_input("Requests", 1, 100_000, 40, key="device.requests")
         # A click is heard of before the script: a look that ends just then would take it along.
@@ -231,7 +230,7 @@ def _memory(record: Record, begin: float = 0.0) -> None:
     }
     peaks, inside = record.beside["step_memory"]["peak"], steps["t0"] >= begin
     if np.isfinite(peaks).any():
-        lines["torch allocated, peak of each step"] = steps["t0"][inside], peaks[inside]
+        lines["torch, peak of a step"] = steps["t0"][inside], peaks[inside]
     st.markdown("**Memory**", help=f"What is measured: {record.about['memory']}.")
     chart = device_charts.memory(lines, dark())
     st.vega_lite_chart(chart, key="device.memory", alt="Memory by time")
@@ -398,7 +397,7 @@ def _cost(record: Record, others, scenario: Scenario):
     """(name, cost model, coefficients, what a reader must know of it), as chosen."""
     choices = {"fitted on this run": record} | {f"fitted on {j.label}": r for j, r in others}
     names = [*choices, "of the scenario"]
-    chosen = st.selectbox("Simulated with a cost model", names, min(1, len(others)))
+    chosen = st.selectbox("Simulated with a cost model", names, key="device.cost")
     if chosen == "of the scenario":
         pricing = scenario.cost_of(scenario.variants[scenario.baseline])
         said = "The scenario's own cost model was not made for this device."
@@ -447,19 +446,23 @@ def _verdict(measured: Run, simulated: Run, repeats: list[Run], sentence: str) -
     table = errors(repeats, {"simulated": simulated})
     off = table.loc["simulated, error in %"]
     st.markdown(
-        f"#### The simulator is off the clock by {off['busy']:+.1f} % in busy time,"
-        f" {off['TTFT p50']:+.1f} % in TTFT p50, {off['TPOT p50']:+.1f} % in TPOT p50"
+        f"#### The simulator is off the clock by {_percent(off['busy'])} in busy time,"
+        f" {_percent(off['TTFT p50'])} in TTFT p50, {_percent(off['TPOT p50'])} in TPOT p50"
     )
     st.markdown(sentence)
     shown = table.map(lambda v: "–" if np.isnan(v) else f"{v:,.{2 if v < 100 else 0}f}")
     for row in shown.index:
         if "error" in row:
-            shown.loc[row] = [f"{v:+.1f} %" for v in table.loc[row]]
+            shown.loc[row] = [_percent(v) for v in table.loc[row]]
     st.table(shown, border="horizontal", alt="Measured figures, their noise, and the errors")
     if len(repeats) == 1:
         st.caption("One run says nothing of its own noise: start the same again to see it.")
     else:
         st.caption(f"Measured: median of {len(repeats)} runs; noise: half their range.")
+
+
+def _percent(value: float) -> str:
+    return f"{round(value, 1) + 0.0:+.1f} %"  # no -0.0
 
 
 def keep() -> None:
