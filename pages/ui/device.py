@@ -242,7 +242,9 @@ def _kv(record: Record, simulated: Run | None = None, begin: float = 0.0) -> Non
     samples = samples[samples["t"] >= begin]
     lines = {"measured: blocks in use": (samples["t"], samples["kv"])}
     if simulated and (bytes_of := record.about.get("token_bytes")):
-        lines["simulated: tokens there"] = simulated.steps["t0"], simulated.steps["kv"] * bytes_of
+        steps = simulated.steps
+        there = steps["kv"] + steps["prefill"] + steps["decodes"]  # once the step is computed
+        lines["simulated: tokens there"] = steps["t0"], there * bytes_of
     st.markdown("**KV cache**")
     st.vega_lite_chart(
         device_charts.memory(lines, dark()), key="device.kv", alt="Bytes of KV by time"
