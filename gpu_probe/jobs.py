@@ -55,9 +55,9 @@ def opened(source: Path | bytes, name: str = "") -> Record:
 
 
 @lru_cache(KEPT)
-def _kept(path: Path, changed: int) -> Record:
+def _kept(path: Path, name: str, changed: int) -> Record:
     """One that is over; it does not change."""
-    return opened(path)
+    return opened(path, name)
 
 
 def cards() -> list[str]:
@@ -109,8 +109,8 @@ class Job(NamedTuple):
         if not self.path.exists():
             return None
         if self.runs:
-            return opened(self.path)
-        return _kept(self.path, self.path.stat().st_mtime_ns)
+            return opened(self.path, self.label)
+        return _kept(self.path, self.label, self.path.stat().st_mtime_ns)
 
     def last_words(self) -> str:
         """What the process said at the end, or what ended it."""

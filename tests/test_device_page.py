@@ -143,6 +143,19 @@ def test_a_run_that_was_killed_is_shown_as_far_as_it_went(shelf):
     assert not at.main.table
 
 
+def test_a_run_of_another_version_is_said_so_and_may_be_forgotten(shelf):
+    kept(shelf, "1-chunked-32", "1999-12-31T00:00")
+    kept(shelf, "2-chunked-32", "1999-12-31T00:00:00")
+    path = shelf / "2-chunked-32" / "run.parquet"
+    record = load(path)
+    save(path, record._replace(about={n: v for n, v in record.about.items() if n != "clock"}))
+    board = page()
+    assert "with no clock" in board.at.main.error[0].value
+    board.press("Remove this run from the disk")
+    assert "off the clock" in texts(board.at)
+    assert not board.crashes
+
+
 def test_exercise_08_2_shows_calls_and_memory_both_ways(shelf):
     at = page().at
     assert [b.key for b in at.main.button if b.key == "exercise"]
@@ -178,7 +191,7 @@ def test_a_file_that_is_no_run_gets_a_sentence():
     at.file_uploader(key="device.upload").set_value(("x.parquet", b"PAR1", "application/parquet"))
     board.run()
     assert not board.crashes
-    assert "x.parquet is no run of this program" in at.main.error[0].value
+    assert "is no run of this program" in at.main.error[0].value
 
 
 def test_a_taken_device_is_named_with_who_holds_it(monkeypatch):
@@ -207,7 +220,8 @@ def test_a_run_is_watched_stopped_killed_and_kept_and_another_looked_into(
     visit, server, timeline_js
 ):
     kept(server.log.parent / "runs", "1-vllm-v1", "1999-12-31T00:00")
-    page = visit(ADDRESS)
+    page = visit(f"{ADDRESS}&tpot_slo=soon")
+    expect(page.get_by_text("tpot_slo 'soon' is no number")).to_be_visible()
     page.get_by_role("combobox", name="Model", exact=True).click()
     page.get_by_role("option", name="tiny").click()
     page.get_by_role("spinbutton", name="Requests", exact=True).fill("4000")

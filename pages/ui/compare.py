@@ -37,7 +37,7 @@ def scenario() -> Scenario:
     """The scenario of the sidebar; where it can't be had, or its trace, say so (and stop)."""
     share.enter()
     scenario, notices = st.session_state.scenario, st.session_state.notices
-    _notice(notices)
+    notice(notices)
     trace = controls.trace()
     if "trace" in scenario.traffic.uses and trace is None:
         name = scenario.traffic.trace
@@ -59,7 +59,7 @@ def runs() -> tuple[Scenario, list[Run]]:
     except ScenarioError as error:
         st.error(f"{plain(str(error))}.")
         st.stop()
-    _notice([*share.problem_of_pick(len(runs[0].requests)), *share.problem_of_window()])
+    notice([*share.problem_of_pick(len(runs[0].requests)), *share.problem_of_window()])
     return asked, runs
 
 
@@ -89,7 +89,7 @@ def _unbrush() -> None:
     st.session_state.pop("packed_link", None)
 
 
-def _notice(problems: Sequence[str]) -> None:
+def notice(problems: Sequence[str]) -> None:
     if problems:
         lines = [f"- {plain(problem)}." for problem in problems]
         st.warning("\n".join(lines), title="Not as asked; this part is as in the opening scenario:")

@@ -50,6 +50,7 @@ def cards() -> list[str]:
 def ground() -> None:
     """What the page is on, and what its times are."""
     share.enter()
+    compare.notice(st.session_state.notices)
     found = cards()
     st.subheader("The same scheduler, on a device", anchor=False)
     where = (
@@ -265,11 +266,13 @@ def record(job: Job | None) -> Record:
             st.stop()
         found = job.record()
     except ScenarioError as error:
-        st.error(f"{error}.")
+        st.error(f"{plain(str(error))}.")
+        keep()
         st.stop()
     if found is None or not found.about["finished"]:
         _ended_early(job, found)
     if found is None:
+        keep()
         st.stop()
     return found
 
@@ -380,7 +383,10 @@ def _kin(record: Record) -> tuple[list[Run], list[tuple[Job, Record]]]:
     for job in jobs.jobs():
         if job.runs or not job.path.exists():
             continue
-        other = job.record()
+        try:
+            other = job.record()
+        except ScenarioError:  # of another version
+            continue
         if other is None or not other.about["finished"]:
             continue
         if other.about["date"] == record.about["date"]:
@@ -469,18 +475,20 @@ def _percent(value: float) -> str:
 
 def keep() -> None:
     """The run as a file, or gone."""
-    left, right, _ = st.columns([1, 1, 4])
     job = st.session_state.get("device.kept")
-    if job and st.session_state.get("device.upload") is None and job.path.exists():
-        left.download_button(
-            "run.parquet",
-            lambda: job.path.read_bytes(),
-            "run.parquet",
-            "application/vnd.apache.parquet",
-            icon=":material/download:",
-            on_click="ignore",
-        )
-        with right.popover("Forget it", icon=":material/delete:"):
+    if job is None or st.session_state.get("device.upload") is not None:
+        return
+    with st.container(horizontal=True):
+        if job.path.exists():
+            st.download_button(
+                "run.parquet",
+                lambda: job.path.read_bytes(),
+                "run.parquet",
+                "application/vnd.apache.parquet",
+                icon=":material/download:",
+                on_click="ignore",
+            )
+        with st.popover("Forget it", icon=":material/delete:"):
             st.button("Remove this run from the disk", on_click=job.forget)
 
 
