@@ -222,7 +222,7 @@ def run_bench(args: argparse.Namespace) -> int:
             f" {r['spread']:>7.0%} {r['tok/s']:>8,.0f} {r['against pad_to_max']:>11.2f}x"
             for r in rows
         ]
-        lines.append(f"Here tok/s follows {said['regime']}.")
+        lines.append(f"The regime here is {said['regime']}.")
         for m in said.get("memory", []):
             lines.append(
                 f"{m['way']}: KV needed {m['needed'] / 2**20:.1f} MiB, peak {m['peak'] / 2**20:.0f}"

@@ -86,7 +86,7 @@ def _calls(found: dict) -> None:
         table.set_index(["batch", "way"]), border="horizontal", alt="Each way of exercise 08.2"
     )
     st.caption(
-        f"Counts are the module's, exact on any machine. Here tok/s follows {found['regime']}."
+        f"Counts are the module's, exact on any machine. The regime here is {found['regime']}."
     )
 
 
@@ -107,10 +107,12 @@ def _memory(ways: list[dict]) -> None:
         way["way"]: {
             "KV needed": _mib(way["needed"]),
             "peak above the start": _mib(way["peak"]),
-            "reserved above the start": _mib(way["reserved"]),
         }
         for way in ways
     }
+    for way in ways:
+        if way["reserved"] is not None:
+            rows[way["way"]]["reserved above the start"] = _mib(way["reserved"])
     st.table(pd.DataFrame(rows), border="horizontal", alt="Memory of both ways")
     st.caption(
         f"One long prompt among short ones; one process each. Peak: {pad['way']}"
@@ -119,5 +121,5 @@ def _memory(ways: list[dict]) -> None:
     )
 
 
-def _mib(number: float | None) -> str:
-    return "–" if number is None else f"{number / 2**20:,.1f} MiB"
+def _mib(number: float) -> str:
+    return f"{number / 2**20:,.1f} MiB"
