@@ -192,16 +192,13 @@ def charts(record: Record) -> None:
     )
     taken = int(run.segments["seat"].max(initial=0)) + 1
     present = tuple(phases[np.unique(run.segments["phase"])].tolist())
-    (first, second), (third, fourth) = st.columns(2), st.columns(2)
-    with first:
-        st.markdown("**Slots**")
+    left, right = st.columns(2)
+    with left:
         chart = device_charts.slots(holding, taken, present, dark())
         st.vega_lite_chart(chart, key="device.slots", alt="Who holds which seat")
-    with second:
-        _step_times(run, begin)
-    with third:
         _memory(record, begin)
-    with fourth:
+    with right:
+        _step_times(run, begin)
         _kv(record, begin=begin)
 
 
@@ -216,8 +213,8 @@ def _step_times(run: Run, begin: float = 0.0) -> None:
             "kind": np.where(rows["prefill"] > 0, "mixed", "decode only"),
         }
     )
-    st.markdown("**Step times**" + (f", one of {each}" if each > 1 else ""))
-    chart = device_charts.steps(times, dark())
+    title = "Step times" + (f", one of {each}" if each > 1 else "")
+    chart = device_charts.steps(times, title, dark())
     st.vega_lite_chart(chart, key="device.steps", alt="Milliseconds of each step")
 
 
@@ -232,8 +229,7 @@ def _memory(record: Record, begin: float = 0.0) -> None:
     peaks, inside = record.beside["step_memory"]["peak"], steps["t0"] >= begin
     if np.isfinite(peaks).any():
         lines["torch, peak of a step"] = steps["t0"][inside], peaks[inside]
-    st.markdown("**Memory**", help=f"What is measured: {record.about['memory']}.")
-    chart = device_charts.memory(lines, dark())
+    chart = device_charts.memory(lines, "Memory", dark())
     st.vega_lite_chart(chart, key="device.memory", alt="Memory by time")
 
 
@@ -246,10 +242,8 @@ def _kv(record: Record, simulated: Run | None = None, begin: float = 0.0) -> Non
         steps = simulated.steps
         there = steps["kv"] + steps["prefill"] + steps["decodes"]  # once the step is computed
         lines["simulated: tokens there"] = steps["t0"], there * bytes_of
-    st.markdown("**KV cache**")
-    st.vega_lite_chart(
-        device_charts.memory(lines, dark()), key="device.kv", alt="Bytes of KV by time"
-    )
+    chart = device_charts.memory(lines, "KV cache", dark())
+    st.vega_lite_chart(chart, key="device.kv", alt="Bytes of KV by time")
 
 
 def record(job: Job | None) -> Record:
@@ -500,6 +494,7 @@ def provenance(record: Record) -> str:
     without = " Without prefix caching." if a.get("without_prefix_caching") else ""
     return (
         f"{a['device']} · {a['model']} in {a['dtype']} · attention: {a['attention']} · clock:"
-        f" {a['clock']} · {a['driver']} · {versions} · {a['date'][:16].replace('T', ' ')} UTC"
-        f" · {a['policy']}: {limits}.{without} {share.host()}"
+        f" {a['clock']} · memory: {a['memory']} · {a['driver']} · {versions} ·"
+        f" {a['date'][:16].replace('T', ' ')} UTC · {a['policy']}: {limits}.{without}"
+        f" {share.host()}"
     )

@@ -93,15 +93,14 @@ def _calls(found: dict) -> None:
 def _memory(ways: list[dict]) -> None:
     """Bytes above the start by time; whichever way it comes out is what is shown."""
     pad, flat = ways
-    titles = {"bytes": "Memory above the start", "kv": "KV in use"}
+    titles = {"bytes": "Above the start", "kv": "KV in use"}
     for column, (name, title) in zip(st.columns(2), titles.items(), strict=True):
         lines = {way["way"]: (np.array(way["t"]), np.array(way[name])) for way in ways}
         if name == "kv":  # slots times the longest of the wave, useful or not
             ends = np.array([0.0, pad["t"][-1]])
             lines["pad_to_max, with its padding"] = ends, np.full(2, pad["needed"])
         with column:
-            st.markdown(f"**{title}**", help=pad["what"] if name == "bytes" else None)
-            chart = device_charts.memory(lines, dark())
+            chart = device_charts.memory(lines, title, dark())
             st.vega_lite_chart(chart, key=f"exercise.{name}", alt=f"{title}, both ways by time")
     rows = {
         way["way"]: {
@@ -115,7 +114,7 @@ def _memory(ways: list[dict]) -> None:
             rows[way["way"]]["reserved above the start"] = _mib(way["reserved"])
     st.table(pd.DataFrame(rows), border="horizontal", alt="Memory of both ways")
     st.caption(
-        f"One long prompt among short ones; one process each. Peak: {pad['way']}"
+        f"One long prompt among short ones; one process each, {pad['what']}. Peak: {pad['way']}"
         f" {pad['peak'] / max(1, flat['peak']):.1f} times that of {flat['way']}. The pool of KV"
         " blocks is taken at the start."
     )

@@ -15,13 +15,13 @@ from .charts import PHASE_COLOURS, RAMP
 from .palette import variant_colours
 
 KINDS = {"decode only": ("#4a8ac9", "#5b97e6"), "mixed": ("#e69f00", "#f0a81c")}
-HEIGHT = 270
+HEIGHT = 300
 SAMPLES = 300  # of a line
 
 
-def steps(rows: pd.DataFrame, dark: bool) -> dict:
+def steps(rows: pd.DataFrame, title: str, dark: bool) -> dict:
     """A point a step. rows: (t s, ms, kind)."""
-    return _steps(dark) | {"datasets": {"steps": rows}}
+    return _steps(dark) | {"title": title, "datasets": {"steps": rows}}
 
 
 @lru_cache
@@ -47,7 +47,7 @@ def _steps(dark: bool) -> dict:
 
 def slots(rows: pd.DataFrame, seats: int, phases: tuple[str, ...], dark: bool) -> dict:
     """Who held which of the seats. rows: (t0 s, t1 s, seat, request, phase), of these phases."""
-    return _slots(seats, phases, dark) | {"datasets": {"slots": rows}}
+    return _slots(seats, phases, dark) | {"title": "Slots", "datasets": {"slots": rows}}
 
 
 @lru_cache
@@ -71,14 +71,15 @@ def _slots(seats: int, phases: tuple[str, ...], dark: bool) -> dict:
     )
 
 
-def memory(lines: Mapping[str, tuple[np.ndarray, np.ndarray]], dark: bool) -> dict:
+def memory(lines: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str, dark: bool) -> dict:
     """Lines by time, from zero: (t ms, bytes) by what they are called; SAMPLES of each."""
     parts = []
     for what, (t, values) in lines.items():
         each = max(1, -(-len(t) // SAMPLES))
         line = {"t": t[::each] / 1e3, "MiB": values[::each] / 2**20, "what": what}
         parts.append(pd.DataFrame(line))
-    return _memory(tuple(lines), dark) | {"datasets": {"memory": pd.concat(parts)}}
+    tables = {"memory": pd.concat(parts)}
+    return _memory(tuple(lines), dark) | {"title": title, "datasets": tables}
 
 
 @lru_cache
