@@ -20,10 +20,10 @@ from . import BEGAN, MODELS
 
 
 def known_device(name: str) -> str:
-    """The argument --device. A driver that can't be loaded needs no torch to be missed."""
+    """The argument --device. To miss a driver needs no torch, which is slow to load."""
     if name not in ("auto", "cpu", "cuda"):
         raise argparse.ArgumentTypeError(f"{name[:40]!r} is none: use cpu, cuda or auto")
-    if name == "cuda":
+    if name == "cuda" and "torch" not in sys.modules:
         try:
             ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
         except OSError:

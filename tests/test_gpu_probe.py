@@ -245,6 +245,14 @@ def test_a_bad_command_is_one_line(argv, said, capsys, tmp_path, monkeypatch):
     assert said in err
 
 
+@no_driver
+def test_a_missing_driver_is_told_before_torch_loads(monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "torch")
+    with pytest.raises(SystemExit):
+        main(["bench", "--device", "cuda"])
+    assert "no NVIDIA driver is installed: use cpu" in capsys.readouterr().err
+
+
 # The check
 
 
