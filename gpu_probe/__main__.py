@@ -195,8 +195,6 @@ def run_serve(args: argparse.Namespace) -> int:
         "decode_only_steps": int((steps["prefill"] == 0).sum()),
         "span_s": record.run.total / 1e3,
     }
-    if record.about["without_prefix_caching"]:
-        said["note"] = NO_PREFIX_CACHING
     return say(args, said, lambda: "\n".join(f"{name:18} {value}" for name, value in said.items()))
 
 

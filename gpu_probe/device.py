@@ -17,9 +17,9 @@ from sim.parameter import ScenarioError
 from sim.run import pool
 from sim.state import State
 
-from .batch import BlockTable, Plan, make_batch, planned
+from .batch import BlockTable, Plan, known_to, make_batch, planned, say, token_ids
 from .graphs import DecodeGraphs
-from .loop import NO_PREFIX_CACHING, Server
+from .loop import Server
 from .models import Decoder
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -135,14 +135,11 @@ class Device:
         *,
         blocks: int | None = None,
         graphs: bool = False,
-        seed: int = 0,
         keep_logits: bool = False,
     ):
         """blocks: of KV, beyond `blocks_of`. graphs: steps that only decode are computed over
         static buffers, on CUDA by a replay."""
         s, limits = server.state, server.limits
-        if limits.enable_prefix_caching:
-            raise ScenarioError(NO_PREFIX_CACHING)
         self.model = model
         longest = int((s.requests["prompt"] + s.requests["output"]).max())
         if longest > len(model.cos):
@@ -152,13 +149,12 @@ class Device:
             )
         blocks, requests = max(blocks_of(server), blocks or 0), len(s.requests)
         # One request and one block more, for rows that pad a graph.
-        ids = np.random.default_rng(seed).integers(
-            0, model.shape.vocab, (requests + 1, longest + 1)
-        )
+        block_size, named = limits.block_size, server.identities
+        ids = token_ids(s.requests["prompt"], longest, model.shape.vocab, block_size, named)
         with explained(f"taking {blocks:,} blocks of KV"):
             self.ids = torch.from_numpy(ids).to(model.device)
-            self.cache = model.kv_cache(blocks + 1, limits.block_size)
-        self.table = BlockTable(requests, blocks, limits.block_size, longest)
+            self.cache = model.kv_cache(blocks + 1, block_size)
+        self.table = BlockTable(requests, blocks, block_size, longest, named)
         self.blocks = blocks
         self.graphs = None
         if graphs:
@@ -176,7 +172,7 @@ class Device:
     @property
     def held(self) -> int:
         """Blocks in use."""
-        return int(self.table.held.sum())
+        return int(np.count_nonzero(self.table.users))
 
     @torch.inference_mode()
     def worst_error(self, server: Server) -> float:
@@ -195,7 +191,7 @@ class Device:
     def forward(self, s: State) -> None:
         """Compute the planned step; done when it returns."""
         plan = planned(s, self.table.block_size)
-        self.table.follow(plan.blocks)
+        self.table.follow(plan, lambda: known_to(s, self.table.named))
         if len(plan.rows) == 0:
             return
         with explained("computing a step"):
@@ -222,5 +218,5 @@ class Device:
         logits = model.logits(x[batch.last])
         if len(batch.last):
             owner, position = batch.owner[batch.last], batch.position[batch.last]
-            self.ids[owner, position + 1] = logits.argmax(-1)
+            say(self.ids, owner, position + 1, logits)
         return logits

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .batch import Batch, BlockTable, Plan
+from .batch import Batch, BlockTable, Plan, say
 from .models import Decoder
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -71,7 +71,7 @@ class DecodeGraph:
             self.ids[owner, position], position, self.model.over_pages(self.cache, batch)
         )
         self.logits = self.model.logits(x)
-        self.ids[owner, position + 1] = self.logits.argmax(-1)
+        say(self.ids, owner, position + 1, self.logits)
 
     def capture(self) -> Callable[[], None]:
         stream, main = side(), torch.cuda.current_stream()

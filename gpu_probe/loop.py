@@ -14,12 +14,6 @@ from sim.run import Run, door, opened, recorded, stuck
 from sim.state import ADMITTED, Limits, State, enlarged
 from sim.workload import Workload
 
-# What a scenario that asks for it is told.
-NO_PREFIX_CACHING = (
-    "enable_prefix_caching is 0 on the device: the scheduler counts shared blocks and"
-    " does not number them, so every prompt is computed whole, into blocks of its own"
-)
-
 
 class Server:
     """Requests under a policy, served step by step.
@@ -35,6 +29,13 @@ class Server:
         # The device is waited for: each step is planned when the one before it is over.
         self.limits = in_force(policy, limits)._replace(async_scheduling=0)
         self.state = opened(workload.rows(self.inside), policy, self.limits)
+
+    @property
+    def identities(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of all full blocks, by which the prefix cache knows them: see Workload; without, none."""
+        if self.limits.enable_prefix_caching:
+            return self.workload.rows(self.inside).blocks(self.limits.block_size)
+        return np.zeros(0, np.int32), np.zeros(len(self.inside) + 1, np.int64)
 
     @property
     def done(self) -> float:

@@ -13,6 +13,8 @@ from sim.workload import Workload
 
 FIGURES = ("TTFT p50", "TTFT p95", "TPOT p50", "TPOT p95", "busy")
 ASKED = np.dtype([("arrival", "f8"), ("priority", "f8")])
+SHARED = np.dtype([("request", "f8"), ("id", "f8"), ("tokens", "f8")])
+SHARING = ("prefix", "identities", "hashes")  # of a Workload
 
 
 def figures(run: Run) -> np.ndarray:
@@ -30,13 +32,32 @@ def asked(workload: Workload) -> np.ndarray:
     return rows
 
 
+def shared(workload: Workload) -> dict[str, np.ndarray]:
+    """Tables SHARED of what requests have in common, one for each of SHARING that there is."""
+    n, columns = np.arange(len(workload)), {}
+    if workload.prefix:
+        columns["prefix"] = n, *workload.prefix
+    for name in SHARING[1:]:
+        if given := getattr(workload, name):
+            ids = np.unique(given[0], return_inverse=True)[1]
+            tokens = np.full(len(ids), given[2] if name == "hashes" else 0)
+            columns[name] = np.repeat(n, np.diff(given[1])), ids, tokens
+    return {name: np.rec.fromarrays(some, SHARED) for name, some in columns.items()}
+
+
 def workload_of(record: Record) -> Workload:
     """The requests that were served."""
-    r, rows = record.run.requests, record.beside["asked"]
+    r, rows, common = record.run.requests, record.beside["asked"], {}
     prompt, output, limit = (r[name].astype(np.int64) for name in ("prompt", "output", "limit"))
     clients = int(record.about.get("clients", 0))
     priority = None if np.isnan(rows["priority"]).any() else rows["priority"]
-    return Workload(rows["arrival"], prompt, output, limit, clients, priority)
+    for name in SHARING & record.beside.keys():
+        request, ids, tokens = (record.beside[name][n].astype(np.int64) for n in SHARED.names or ())
+        begins = np.searchsorted(request, np.arange(len(rows) + 1))
+        common[name] = (ids, tokens) if name == "prefix" else (ids, begins)
+        if name == "hashes":
+            common[name] += (int(tokens.max(initial=1)),)
+    return Workload(rows["arrival"], prompt, output, limit, clients, priority, **common)
 
 
 def predicted(record: Record, cost: str, coefficients: Sequence[float], label: str) -> Run:

@@ -24,7 +24,7 @@ from .device import Device, choose, clock, label, triton, versions
 from .loop import Server
 from .memory import STEP_MEMORY, Sampler
 from .models import SHAPES, Decoder
-from .predict import asked
+from .predict import asked, shared
 
 WRITE_EVERY = (
     0.1  # seconds between two writings of what has been measured so far; a page looks half as often
@@ -86,6 +86,7 @@ class Machine:
         whatever ends the run.
         """
         server = Server(workload, policy, limits)
+        common = shared(workload) if server.limits.enable_prefix_caching else {}
         if len(server.inside) == 0:
             raise ScenarioError(f"{policy} refuses every request at the door: raise its limits")
         machine = Device(self.model, server, **self.options)
@@ -106,7 +107,7 @@ class Machine:
         }
 
         def record(finished: bool) -> Record:
-            beside = {
+            beside = common | {
                 "asked": asked(workload),
                 "memory": sampler.rows(),
                 "step_memory": np.array(steps, STEP_MEMORY),
@@ -147,7 +148,8 @@ class Machine:
     def warm(self, workload: Workload, policy: str, limits: Limits) -> None:
         """Serve a few requests and forget it; on CUDA also each bucket of rows, by its capture."""
         first = np.arange(min(WARM, len(workload)))
-        few = replace(workload.rows(first), output=np.minimum(workload.output[first], 8))
+        output = np.minimum(workload.output[first], 8)
+        few = replace(workload.rows(first), output=output, identities=None)
         self.serve(few, policy, limits)
 
 
@@ -191,7 +193,7 @@ def serve(
 ) -> Record:
     """The first `requests` of the scenario under one of its variants, warmed up and recorded."""
     workload = workload_of(scenario, trace, requests)
-    limits = scenario.limits_of(variant)._replace(enable_prefix_caching=0)
+    limits = scenario.limits_of(variant)
     longest = int((workload.prompt + workload.output).max()) + 1
     machine = Machine.of(model, device, longest)
     machine.warm(workload, variant.policy, limits)
@@ -199,7 +201,6 @@ def serve(
         "query": scenario.to_query(),
         "variant": str(variant),
         "requests": len(workload),
-        "without_prefix_caching": scenario.limits_of(variant).enable_prefix_caching == 1,
     }
     return machine.serve(
         workload, variant.policy, limits, label=variant.label, about=about, path=path, note=note

@@ -52,13 +52,13 @@ def test_the_coefficients_come_back(cost, data, seed):
 
 
 def test_a_model_that_lacks_a_feature_does_not_explain_the_steps():
-    run = recorded("calibrated", [1.0, 0.02, 0.1, 0.2, 0.1, 0.01, 0.01, 0.001])
+    run = recorded("calibrated", [1.0, 0.02, 0.1, 0.1, 0.2, 0.1, 0.01, 0.01, 0.001])
     assert np.median(np.abs(calibrate(run, "linear").errors)) > 0.01
     assert np.abs(calibrate(run).errors).max() < 1e-12
 
 
 def test_a_fit_says_what_it_was_fitted_on_and_stands_in_a_link():
-    run = recorded("calibrated", [1.0, 0.02, 0.1, 0.2, 0.1, 0.01, 0.01, 0.001])
+    run = recorded("calibrated", [1.0, 0.02, 0.1, 0.1, 0.2, 0.1, 0.01, 0.01, 0.001])
     about = {"device": "paper", "date": "1999-12-31T00:00"}
     said = json.loads(written(said_of(calibrate(run), Record(run, about, {}))))
     assert said["name"] == "measured on paper, 1999-12-31"

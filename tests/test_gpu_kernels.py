@@ -31,10 +31,11 @@ def ragged(decodes, chunks, block: int, group: int):
     start = np.array([n - 1 for n in decodes] + [there for there, _ in chunks])
     tokens = np.array([1] * len(decodes) + [new for _, new in chunks])
     rows, held = np.arange(len(start)), -(-(start + tokens) // block)
-    table = BlockTable(len(rows), int(held.sum()), block, int((start + tokens).max()))
+    named = np.zeros(0, int), np.zeros(len(rows) + 1, int)
+    table = BlockTable(len(rows), int(held.sum()), block, int((start + tokens).max()), named)
     np.random.default_rng(0).shuffle(table.free)
-    table.follow(held)
     plan = Plan(rows, start, tokens, len(decodes), rows >= 0, held, 0)
+    table.follow(plan, lambda: named[0])
     return make_batch(plan, table, WHERE, group), int(held.sum())
 
 

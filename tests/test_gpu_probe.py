@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from pretend_card import GIB, pynvml
 from test_engine import laws
 
@@ -21,11 +21,23 @@ from gpu_probe import check as checks
 from gpu_probe.__main__ import main
 from gpu_probe.bench import WAYS, bench, lengths, measure
 from gpu_probe.models import INNER, SHAPES
-from gpu_probe.predict import FIGURES, errors, figures, predicted, workload_of
+from gpu_probe.predict import (
+    FIGURES,
+    SHARING,
+    asked,
+    errors,
+    figures,
+    predicted,
+    shared,
+    workload_of,
+)
 from sim.hardware import LLMS
 from sim.parameter import ScenarioError
-from sim.record import load
+from sim.record import Record, load, save
+from sim.run import serve
 from sim.scenario import Scenario, Variant
+from sim.state import Limits
+from sim.workload import Workload, draw
 
 ROOT = Path(__file__).parents[1]
 QUERY = {
@@ -36,7 +48,9 @@ QUERY = {
     "output": ["uniform:2:20"],
     "max_num_seqs": ["8"],
     "max_num_batched_tokens": ["64"],
-    "v": ["chunked:chunk=32", "vllm_v1"],
+    "prefixes": ["2"],
+    "prefix_tokens": ["32"],
+    "v": ["chunked:chunk=32", "vllm_v1:enable_prefix_caching=1"],
 }
 
 
@@ -170,7 +184,7 @@ def scenario_file(tmp_path_factory) -> Path:
 def served(scenario_file, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("served") / "run.parquet"
     given_ = ["--scenario", str(scenario_file), "--model", "tiny", "--requests", "30"]
-    assert main(["serve", *given_, "--variant", "0", "--device", "cpu", "-o", str(path)]) == 0
+    assert main(["serve", *given_, "--variant", "1", "--device", "cpu", "-o", str(path)]) == 0
     return path
 
 
@@ -187,13 +201,17 @@ def test_a_served_scenario_is_a_run_with_steps_memory_and_its_making(served):
     assert record.beside["memory"]["kv"].max() > 0
     wanted = Scenario.from_query(QUERY)[0]
     assert Scenario.from_query(about["query"])[0] == wanted
-    assert Variant.parse(about["variant"]) == wanted.variants[0]
+    assert Variant.parse(about["variant"]) == wanted.variants[1]
+    assert run.steps["prefill"].sum() < run.requests["prompt"].sum()  # some of it was there
 
 
 def test_its_requests_are_served_again_by_the_simulator(served):
     record = load(served)
     work = workload_of(record)
     assert_allclose(work.arrival, record.run.requests["arrival"])
+    drawn = draw(Scenario.from_query(QUERY)[0].traffic).rows(np.arange(30))
+    for ours, theirs in zip(work.blocks(16), drawn.blocks(16), strict=True):
+        assert_array_equal(ours, theirs)
     # With each step as long as it was, were the cost model exact, all figures would be the same.
     run = predicted(record, "linear", (1.0, 0.0, 0.0, 0.0), "simulated")
     assert run.requests["output"].tolist() == record.run.requests["output"].tolist()
@@ -203,6 +221,25 @@ def test_its_requests_are_served_again_by_the_simulator(served):
     off = 100 * (figures(run) / figures(record.run) - 1)
     assert_allclose(table.loc["simulated, error in %"], off)
     assert list(table) == list(FIGURES)
+
+
+@pytest.mark.parametrize("kind", SHARING)
+def test_a_record_keeps_what_requests_have_in_common(kind, tmp_path):
+    prompt, output = np.array([70, 40, 70, 9]), np.array([2, 8, 2, 8])
+    ids, begins = np.array([7, 8, 2**60, 7, 5, 7, 8, 9]), np.array([0, 3, 5, 8, 8])
+    common = {
+        "prefix": (np.array([3, -1, 3, 1]), np.array([50, 0, 50, 9])),
+        "identities": (ids, begins),
+        "hashes": (ids, begins, 32),
+    }[kind]
+    work = Workload(np.zeros(4), prompt, output, output, **{kind: common})
+    run = serve(work, "vllm_v1", Limits(block_size=24, enable_prefix_caching=1), (1.0, 0, 0, 0))
+    save(tmp_path / "run", Record(run, {}, {"asked": asked(work)} | shared(work)))
+    again = workload_of(load(tmp_path / "run"))
+    for ours, theirs in zip(again.blocks(24), work.blocks(24), strict=True):
+        assert_array_equal(ours, theirs)
+    if kind != "identities":
+        assert_array_equal(again.openings(16), work.openings(16))
 
 
 def test_a_run_is_calibrated_to_a_file(served, tmp_path, capsys):

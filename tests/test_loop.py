@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -71,11 +71,20 @@ def small(case: Case, blocks: int) -> Case:
     return case._replace(limits=case.limits._replace(num_gpu_blocks=blocks, block_size=8))
 
 
+def begins_alike(case: Case, prefixes: int) -> Case:
+    """Prompts that share so many prefixes of 40 tokens, and a cache that knows; 0: as it is."""
+    if prefixes == 0:
+        return case
+    work, limits = case.workload, case.limits._replace(enable_prefix_caching=1)
+    prefix = np.arange(len(work)) % prefixes, np.minimum(work.prompt, 40)
+    return case._replace(workload=replace(work, prefix=prefix), limits=limits)
+
+
 @every_policy
-@given(case=cases, blocks=st.sampled_from([14, 40, 4_000]))
+@given(case=cases, blocks=st.sampled_from([14, 40, 4_000]), alike=st.integers(0, 3))
 @laws
-def test_on_the_simulators_clock_the_loop_has_the_simulators_schedule(policy, case, blocks):
-    case = small(case, blocks)
+def test_on_the_simulators_clock_the_loop_has_the_simulators_schedule(policy, case, blocks, alike):
+    case = begins_alike(small(case, blocks), alike)
     limits = limits_of(policy, case)
     simulated = serve(case.workload, policy, limits, case.cost, stretch=False)
     assert_alike(on_the_loop(policy, case).run("a device"), simulated)

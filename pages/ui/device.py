@@ -10,7 +10,6 @@ import streamlit as st
 from gpu_probe import MODELS, jobs
 from gpu_probe.calibrate import calibrate, cost_of, said_of, written
 from gpu_probe.jobs import Job
-from gpu_probe.loop import NO_PREFIX_CACHING
 from gpu_probe.predict import errors, predicted
 from sim.bins import coalesced
 from sim.explain import duration
@@ -89,8 +88,6 @@ def controls() -> Job | None:
             width="stretch",
             on_click=lambda: st.session_state.update({"device.asked": True}),
         )
-        if scenario.limits_of(scenario.variants[variant or 0]).enable_prefix_caching:
-            st.caption(f"{NO_PREFIX_CACHING}.")
         if st.session_state.pop("device.asked", False):
             _start(scenario, variant or 0, model, device, int(requests))
         if said := st.session_state.pop("device.said", None):
@@ -491,10 +488,9 @@ def provenance(record: Record) -> str:
     versions = ", ".join(f"{name} {value}" for name, value in a["versions"].items())
     kept = [name for name in POLICIES[a["policy"]].keeps if name in a["limits"]]
     limits = ", ".join(f"{name} {a['limits'][name]:,g}" for name in kept)
-    without = " Without prefix caching." if a.get("without_prefix_caching") else ""
     return (
         f"{a['device']} · {a['model']} in {a['dtype']} · attention: {a['attention']} · clock:"
         f" {a['clock']} · memory: {a['memory']} · {a['driver']} · {versions} ·"
-        f" {a['date'][:16].replace('T', ' ')} UTC · {a['policy']}: {limits}.{without}"
+        f" {a['date'][:16].replace('T', ' ')} UTC · {a['policy']}: {limits}."
         f" {share.host()}"
     )
