@@ -28,6 +28,7 @@ def recorded(cost: str, coefficients, seed: int = 0):
     rows = zip(
         rng.choice([0, 0, 60], 60), rng.integers(1, 90, 60), rng.integers(1, 40, 60), strict=True
     )
+    assert len(coefficients) == len(COSTS[cost].coefficients)  # none is read past the end
     device = Simulated(coefficients, cost)
     alone = (0.0, 90, 2), (1e6, 1, 1)  # so that some step has a prompt's middle and emits nothing
     asked = workload([*alone, *((float(g), int(p), int(o)) for g, p, o in rows)])
@@ -52,13 +53,13 @@ def test_the_coefficients_come_back(cost, data, seed):
 
 
 def test_a_model_that_lacks_a_feature_does_not_explain_the_steps():
-    run = recorded("calibrated", [1.0, 0.02, 0.1, 0.1, 0.2, 0.1, 0.01, 0.01, 0.001])
+    run = recorded("calibrated", [1.0, 0.02, 0.1, 0.1, 0.2, 0.1, 0.01, 0.01, 0.001, 0.1])
     assert np.median(np.abs(calibrate(run, "linear").errors)) > 0.01
     assert np.abs(calibrate(run).errors).max() < 1e-12
 
 
 def test_a_fit_says_what_it_was_fitted_on_and_stands_in_a_link():
-    run = recorded("calibrated", [1.0, 0.02, 0.1, 0.1, 0.2, 0.1, 0.01, 0.01, 0.001])
+    run = recorded("calibrated", [1.0, 0.02, 0.1, 0.1, 0.2, 0.1, 0.01, 0.01, 0.001, 0.1])
     about = {"device": "paper", "date": "1999-12-31T00:00"}
     said = json.loads(written(said_of(calibrate(run), Record(run, about, {}))))
     assert said["name"] == "measured on paper, 1999-12-31"
