@@ -170,7 +170,6 @@ def run_serve(args: argparse.Namespace) -> int:
         note(0.0)
         from sim import traces
 
-        from .loop import NO_PREFIX_CACHING
         from .serve import serve
 
         if content is not None:
