@@ -194,7 +194,8 @@ def run_sweep(args: argparse.Namespace) -> int:
     axes = [Axis.parse(wanted[name]) for name in "xy" if wanted[name]]
     numbers = [p.parse(wanted[p.name]) if wanted[p.name] else p.default for p in (SEEDS, SHARE)]
     seeds, share = int(numbers[0]), numbers[1]
-    swept = Sweep(scenario=scenario, axes=tuple(axes or [default_axis(scenario)]), seeds=seeds)
+    axes = axes or [default_axis(scenario)]
+    swept = Sweep(scenario=scenario, axes=tuple(axes), seeds=seeds, share=share)
     swept.check()
     search = Search(scenario=scenario, share=share, seeds=seeds)
     try:

@@ -10,6 +10,7 @@ import pandas as pd
 from .capacity import Capacity, difference
 from .curves import binds_above, label
 from .explain import duration
+from .metrics import FIGURES
 from .scenario import PARAMETERS, Slo
 
 TOLD = ("ttft_p99", "tpot_p99", "itl_p99", "tok_s", "goodput", "attainment")
@@ -111,13 +112,19 @@ def binding_sentence(frame: pd.DataFrame, axis: str) -> str:
     return "; ".join(parts)
 
 
+def _figure(value: float) -> str:
+    """Four digits that count, and all of a large one."""
+    return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:.4g}"
+
+
 def as_text(frame: pd.DataFrame, names: Sequence[str], said: Sequence[str]) -> str:
     """The sweep as a terminal shows it: the sentences, then a line a point."""
     lines = [*said, ""]
     shown = frame.loc[:, ["label", *names, *TOLD, "binds"]]
     shown = shown.assign(kept=np.where(frame["feasible"], "yes", "no"))
-    shown = shown.rename(columns={"label": "variant", "attainment": "SLO %"})
-    table = shown.to_string(index=False, float_format=lambda v: f"{v:,.4g}", na_rep="-")
+    titles = {n: f"{FIGURES[n].label}, {FIGURES[n].unit}" for n in TOLD}
+    shown = shown.rename(columns={"label": "variant"} | titles)
+    table = shown.to_string(index=False, float_format=_figure, na_rep="-")
     lines += table.splitlines()
     problems = [p for p in frame["problem"].unique() if p]
     return "\n".join(lines + [f"- {problem}" for problem in problems])

@@ -49,7 +49,7 @@ class Claim:
     claim: str  # in our words
     inputs: str
     pairs: tuple[tuple[float | tuple[float, float], float], ...]  # (claimed, computed)
-    unit: str
+    unit: str  # of each pair, by `; `, or of all
     otherwise: tuple[tuple[str, tuple[float, ...]], ...] = ()  # verdict if these are the claimed
     note: str = ""
     link: str = ""
@@ -61,7 +61,10 @@ class Claim:
         if self.cases:
             values = ", ".join(dict.fromkeys(value for _, value in self.cases))
             return values + " by GPU and start" * ("," in values)
-        return "; ".join(f"{value:,.4g}" for _, value in self.pairs) + f" {self.unit}".rstrip()
+        units = self.unit.split("; ")
+        units = [""] * (len(self.pairs) - len(units)) + units  # one for all stands last
+        each = zip(self.pairs, units, strict=False)
+        return "; ".join(f"{value:,.4g} {unit}".rstrip() for (_, value), unit in each)
 
     @property
     def verdict(self) -> str:
@@ -170,7 +173,7 @@ def arithmetic() -> list[Claim]:
               link=reserved),
         Claim("12", "A prompt of 2048 on 7B is 28.7 TFLOP, 72 ms", "2 x 7e9 x 2048, 400 TFLOP/s",
               ((28.7, (prompt + attention) / 1e12), (72, (prompt + attention) / 400e9)),
-              "TFLOP; ms with causal attention",
+              "TFLOP; ms, both with causal attention",
               ((only_when("attention is left out"), (prompt / 1e12, prompt / 400e9)),),
               link=prefill(2048)),
         Claim("13", "Reading 14 GiB of weights takes 4.2 ms", "14 GiB, 3.35 TB/s",
@@ -179,10 +182,10 @@ def arithmetic() -> list[Claim]:
         Claim("14", "The ridge is at 295; at 40 to 50 % of peak 120 to 150", "989 / 3.35",
               ((295, ideal), (120, 0.4 * ideal), (150, 0.5 * ideal)), "FLOP/B",
               link=prefill(0, 32)),
-        Claim("15", "A token computes 35 us; 2080 take 73 ms, 17 times the step of 4.2",
+        Claim("15", "A token computes 35 µs; 2080 take 73 ms, 17 times the step of 4.2",
               "2 x 7e9, 400 TFLOP/s",
               ((35, 1e3 * per_token), (73, 2080 * per_token), (17, 2080 * per_token / floor_ms)),
-              "us; ms; times", link=prefill(2048, 32)),
+              "µs; ms; times", link=prefill(2048, 32)),
         Claim("16", "The best chunk is 120", "14 GB, 2 x 7e9, 400 TFLOP/s, 32 running",
               ((120, free_chunk(MODULE["prefill"], 32)),), "tokens",
               ((only_when("nobody decodes"), (best,)),),

@@ -155,6 +155,7 @@ class Sweep:
     scenario: Scenario
     axes: tuple[Axis, ...]
     seeds: int = int(SEEDS.default)
+    share: float = SHARE.default  # %, of the answer and the link: the runs are the same
 
     def check(self) -> None:
         """ScenarioError if it can't be run."""
@@ -225,6 +226,8 @@ class Sweep:
             query |= {n: [str(axis)] for n, axis in zip("xy", self.axes, strict=False)}
         if self.seeds != SEEDS.default:
             query["seeds"] = [str(self.seeds)]
+        if self.share != SHARE.default:
+            query["share"] = [written(self.share)]
         return query
 
     @property

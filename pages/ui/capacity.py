@@ -34,8 +34,11 @@ COLOURED = ("attainment", "goodput", "tok_s", "ttft_p99", "tpot_p99", "itl_p99")
 
 class Asked(NamedTuple):
     sweep: Sweep
-    share: float
     trace: Workload | None
+
+    @property
+    def share(self) -> float:
+        return self.sweep.share
 
     @property
     def names(self) -> list[str]:
@@ -64,8 +67,8 @@ def controls(scenario: Scenario) -> Asked:
     if said := state.get("sweep.said"):
         st.warning(f"{plain(said)}.")
     _draw(scenario, axes, numbers)
-    asked = Sweep(scenario=scenario, axes=axes, seeds=int(numbers["seeds"]))
-    _keep(asked, numbers["share"])
+    asked = Sweep(scenario, axes, int(numbers["seeds"]), numbers["share"])
+    _keep(asked)
     try:
         if problems:
             raise ScenarioError(problems[0])
@@ -73,7 +76,7 @@ def controls(scenario: Scenario) -> Asked:
     except ScenarioError as error:
         st.error(f"{plain(str(error))}.")
         st.stop()
-    return Asked(asked, numbers["share"], sidebar.trace())
+    return Asked(asked, sidebar.trace())
 
 
 def _axes(scenario: Scenario, kept: dict[str, str], problems: list[str]) -> tuple[Axis, ...]:
@@ -153,14 +156,14 @@ def _asked(name: str, text: str) -> None:
     share.drop_of_page(name)
 
 
-def _keep(asked: Sweep, of: float) -> None:
+def _keep(asked: Sweep) -> None:
     """What the controls say, in the session and the address; what is as usual in neither."""
     kept = st.session_state.sweep
     if kept["x"] == str(sweep.default_axis(asked.scenario)):
         kept["x"] = ""
     if asked.seeds == SEEDS.default:
         kept["seeds"] = ""
-    if of == SHARE.default:
+    if asked.share == SHARE.default:
         kept["share"] = ""
     share.keep_of_page(kept)
 
