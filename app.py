@@ -2,8 +2,6 @@
 
 import streamlit as st
 
-from pages.ui import controls, share
-
 # Drawn here: an icon by name would be fetched from elsewhere.
 ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
 <path fill="#e69f00" d="M1 2h5v3H1zM1 6.5h3v3H1zM5 11h3v3H5z"/>
@@ -27,6 +25,10 @@ others = [
     st.Page("pages/module_08.py", title="Module 08", icon=":material/school:"),
 ]
 page = st.navigation([*about_a_scenario, *others])
+
+# Some seconds for a server's first visitor, who else would see the files of pages/ named meanwhile.
+from pages.ui import controls, share  # noqa: E402
+
 share.back_to_the_page([*about_a_scenario, *others])
 if page in about_a_scenario:
     asked = controls.review if share.in_review() else controls.scenario

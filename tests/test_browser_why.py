@@ -55,7 +55,7 @@ def test_a_brush_marks_a_window_that_figures_follow_and_the_address_keeps(pair):
     found = parting(runs[0], runs[1], (parts[0], parts[1]))
     assert found is not None
     t = min(step.t0 for step in found) / 1e3
-    expect(main).to_contain_text(f"Of these {count} requests they part at {t:,.6g} s")
+    expect(main).to_contain_text(f"Of these {count} requests they part at {t:,.3f} s")
     pair.get_by_role("button", name="Next worst").click()
     pair.wait_for_url(f"**request={worst(runs[0], 'ttft', ids=parts[0].ids)[0]}**")
     idle(pair)
@@ -90,7 +90,7 @@ def test_where_two_policies_part_is_shown_and_gone_to(pair):
     assert found is not None
     t0 = min(step.t0 for step in found)
     main = pair.get_by_test_id("stMain")
-    expect(main).to_contain_text(f"They part at {t0 / 1e3:,.6g} s")
+    expect(main).to_contain_text(f"They part at {t0 / 1e3:,.3f} s")
     prompts = ", ".join(f"{i} ({n:,})" for i, n in found[1].prompts.items())
     expect(main).to_contain_text(prompts)
     wide = span(pair)

@@ -16,7 +16,7 @@ from sim.table import requests_table
 from . import charts, share, tables
 from .export import export_chart
 from .palette import variant_colours
-from .text import dark, plain
+from .text import dark, legend, plain
 
 SHOWN = ("ttft_p50", "ttft_p95", "tpot_p50", "tpot_p95", "itl_p99", "e2e_p50", "e2e_p95", "tok_s")
 SPREAD = (("ttft", "requests"), ("tpot", "requests"), ("e2e", "requests"), ("itl", "gaps"))
@@ -70,11 +70,7 @@ def _overlay(measured: Measured, runs: Sequence[Run], scenario: Scenario) -> Non
     ink = ("#1f2328", "#fafafa")[dark()]
     colours = {"measured": ink}
     colours |= {run.label: variant_colours(k)[dark()] for k, run in enumerate(runs)}
-    st.markdown(
-        " &emsp; ".join(f'<span style="color:{c}">■</span> {name}' for name, c in colours.items())
-        + " &emsp; dashed: p95",
-        unsafe_allow_html=True,
-    )
+    legend(colours, "dashed: p95")
     every = {"measured": truth} | {run.label: run for run in runs}
     for column, (name, of) in zip([*st.columns(2), *st.columns(2)], SPREAD, strict=True):
         with column:

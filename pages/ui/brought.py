@@ -165,6 +165,11 @@ def _columns(filename: str, content: bytes) -> None:
 
 def known_formats() -> None:
     """What can be brought, while nothing is."""
+    st.markdown(
+        "A trace becomes the traffic that every variant serves; a result is read again by one set"
+        " of definitions, beside the tool's own figures and what would be predicted. A file is"
+        " recognised by its content, `.gz` or not. These are known:"
+    )
     left, right = st.columns(2)
     for column, title, registry in (
         (left, "Traces, as traffic", traces.TRACES),
@@ -173,7 +178,7 @@ def known_formats() -> None:
         column.subheader(title, anchor=False)
         column.table(
             pd.DataFrame(
-                {"what it is": [f.about for f in registry.values()]},
+                {"worth knowing": [f.about for f in registry.values()]},
                 index=[f.label for f in registry.values()],
             ),
             border="horizontal",

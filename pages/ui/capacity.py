@@ -22,7 +22,7 @@ from . import curves as charts
 from . import searches, share, tables
 from .export import export, export_chart
 from .palette import variant_colours
-from .text import dark, plain
+from .text import dark, legend, plain, unbroken
 
 AT_ONCE = 4_000_000  # requests that a sweep may serve without being asked: some seconds
 GLANCE = 0.4  # seconds that a page waits for a job before it shows how far it is
@@ -67,7 +67,7 @@ def controls(scenario: Scenario) -> Asked:
     if said := state.get("sweep.said"):
         st.warning(f"{plain(said)}.")
     _draw(scenario, axes, numbers)
-    asked = Sweep(scenario, axes, int(numbers["seeds"]), numbers["share"])
+    asked = Sweep(scenario=scenario, axes=axes, seeds=int(numbers["seeds"]), share=numbers["share"])
     _keep(asked)
     try:
         if problems:
@@ -229,7 +229,8 @@ def _failed(key: tuple, job: searches.Job) -> None:
 
 def _answer(asked: Asked, found: list[Capacity]) -> None:
     scenario = asked.sweep.scenario
-    st.subheader(f"{words.sentence(found, asked.share, scenario.slo)}.", anchor=False)
+    said = words.sentence(found, asked.share, scenario.slo)
+    st.subheader(f"{unbroken(said)}.", anchor=False)
     if real := words.whether_real(found):
         st.markdown(real)
     rows = {}
@@ -280,7 +281,7 @@ def _curves(asked: Asked, table: pd.DataFrame | None) -> None:
         )
     }
     st.subheader(_heading(asked, frame), anchor=False)
-    _key(colours)
+    legend(colours)
     if len(asked.names) == 1:
         _lines(asked, table, frame, colours)
     else:
@@ -297,14 +298,6 @@ def _heading(asked: Asked, frame: pd.DataFrame) -> str:
         return f"{share:.0f} % of the points keep the SLO"
     said = words.binding_sentence(frame, asked.names[0])
     return f"{said[0].upper()}{said[1:]}"
-
-
-def _key(colours: dict[str, str]) -> None:
-    """Which colour is what."""
-    st.markdown(
-        " &emsp; ".join(f'<span style="color:{c}">■</span> {name}' for name, c in colours.items()),
-        unsafe_allow_html=True,
-    )
 
 
 def _title(name: str) -> str:
@@ -349,7 +342,7 @@ def _lines(asked: Asked, table: pd.DataFrame, frame: pd.DataFrame, colours: dict
     cells = _cells(frame, axis, log_x)
     st.markdown("**Which limit keeps the head of the line out**")
     present = [name for name in charts.BINDS if name in set(frame["binds"])]
-    _key({name: charts.BINDS[name][dark()] for name in present})
+    legend({name: charts.BINDS[name][dark()] for name in present})
     chart = charts.strip(cells, axis=axis, axis_title=_title(axis), dark=dark(), log_x=log_x)
     st.altair_chart(chart, alt=f"Which limit binds along {axis}", key="strip")
     export_chart("binds", asked.sweep, lambda: cells, chart, "Which limit binds")
@@ -429,6 +422,7 @@ def _pareto(asked: Asked, frame: pd.DataFrame, colours: dict[str, str]) -> None:
     shown = frame[[*names, "variant", "label", "user_tok_s", "tok_s", "attainment", "feasible"]]
     shown = shown.assign(front=curves.front(frame))
     st.markdown("**Tokens for each user against tokens for the GPU**, one GPU a server")
+    legend(colours)
     chart = charts.pareto(shown, fields=names, colours=colours, dark=dark())
     _chart(asked, "pareto", chart, "tok/s per user against tok/s per GPU", lambda: shown)
     st.caption("Filled: the SLO is kept. Dotted: no other point is better in both.")

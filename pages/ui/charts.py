@@ -83,7 +83,7 @@ def _distribution(
         .legend(alt.Legend(orient="top", symbolType="square") if on_slide else None)
     )
     x = alt.X(f"{edge}:Q", title=f"{title}, ms" + (" (log)" if log else ""), scale=scale).axis(
-        format="~s" if not log else "~g", tickCount=6
+        format="~s" if not log else ",~g", tickCount=6
     )
     base = alt.Chart(alt.NamedData("bins")).encode(
         x=x,
@@ -151,11 +151,12 @@ def gantt(rows: pd.DataFrame, shade: tuple[float, float], dark: bool, seats: dic
     x = alt.X("t0:Q", title="time, s").scale(nice=False, zero=False)
     where = {"x": x, "x2": "t1:Q"}
     data = rows.assign(t0=rows["t0"] / 1e3, t1=rows["t1"] / 1e3)
+    present = [phase for phase in ORDER if phase in set(rows["phase"])]
     panels = []
     for label, count in seats.items():
         own = data[data["variant"] == label]
         y = (
-            alt.Y("seat:O", title=None)
+            alt.Y("seat:O", title="seat")
             .scale(domain=list(range(count)))
             .axis(values=[0, count - 1], ticks=False, domain=False)
         )
@@ -183,8 +184,8 @@ def gantt(rows: pd.DataFrame, shade: tuple[float, float], dark: bool, seats: dic
             .encode(
                 **where,
                 y=y,
-                fill=alt.Fill("phase:N", title=None, sort=ORDER)
-                .scale(domain=ORDER, range=[PHASE_COLOURS[p][dark] for p in ORDER])
+                fill=alt.Fill("phase:N", title=None, sort=present)
+                .scale(domain=present, range=[PHASE_COLOURS[p][dark] for p in present])
                 .legend(orient="top"),
                 tooltip=tips,
             )
@@ -309,7 +310,7 @@ def causes(rows: pd.DataFrame, title: str, names: dict[str, str], dark: bool) ->
         order=[list(names).index(name) for name in rows["name"]],
     )
     spec = _causes(title, tuple((names[n], CAUSES[n][dark]) for n in present))
-    return spec | {"height": 50 + 34 * rows["row"].nunique(), "datasets": {"causes": data}}
+    return spec | {"height": 84 + 23 * rows["row"].nunique(), "datasets": {"causes": data}}
 
 
 @lru_cache(64)

@@ -24,7 +24,7 @@ from sim.workload import draw
 from . import charts, controls, drawings, files, share, tables, why
 from .export import export
 from .palette import variant_colours
-from .text import dark, plain
+from .text import dark, legend, plain, unbroken
 from .timeline import Window, asked, is_large, opening_window, pack, remote, shade_scale
 from .timeline import timeline as canvas
 
@@ -100,9 +100,9 @@ def verdict(runs: Sequence[Run], scenario: Scenario) -> None:
     if not sentences:
         st.subheader(f"{runs[0].label}, {len(runs[0].requests):,} requests")
         return
-    st.subheader(sentences[0], anchor=False)
+    st.subheader(unbroken(sentences[0]), anchor=False)
     for sentence in sentences[1:]:
-        st.markdown(sentence)
+        st.markdown(unbroken(sentence))
 
 
 def headline(runs: Sequence[Run], scenario: Scenario) -> None:
@@ -145,7 +145,7 @@ def load(runs: Sequence[Run], scenario: Scenario) -> None:
         f" :orange[Above {NEAR:g} a small error in the step time is a large one in TTFT, and"
         " another seed gives another figure.]"
     )
-    left, right = st.columns([5, 1], vertical_alignment="center")
+    left, right = st.columns([7, 2], vertical_alignment="center")
     left.markdown(f"Load (offered over capacity): {said}.{warning if near else ''}")
     with right:
         _certainty(scenario)
@@ -345,19 +345,10 @@ def distributions(runs: Sequence[Run], scenario: Scenario) -> None:
         label_visibility="collapsed",
     )
     colours = {run.label: variant_colours(k)[dark()] for k, run in enumerate(runs)}
-    legend(colours)
+    legend(colours, "dashed: p95")
     for column, shown in zip(st.columns(3), drawings.SHOWN, strict=True):
         with column:
             distribution(runs, scenario, shown, form == "CDF")
-
-
-def legend(colours: dict[str, str]) -> None:
-    """Which colour is which variant, above charts."""
-    st.markdown(
-        " &emsp; ".join(f'<span style="color:{c}">■</span> {name}' for name, c in colours.items())
-        + " &emsp; dashed: p95",
-        unsafe_allow_html=True,
-    )
 
 
 def distribution(runs, scenario, shown: drawings.Shown, cumulative: bool) -> None:

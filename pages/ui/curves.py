@@ -63,7 +63,7 @@ def curve(
     x = alt.X(f"{axis}:Q", title=axis_title, scale=x_scale).axis(format="~s", tickCount=7)
     base = alt.Chart(bands).encode(x=x, color=colour)
     y = alt.Y("mean:Q", title=title + (" (log)" if log_y else ""), scale=y_scale)
-    y = y.axis(format="~g" if log_y else "~s", tickCount=4)
+    y = y.axis(format=",~g" if log_y else "~s", tickCount=4)
     tips = [
         alt.Tooltip("label:N", title="variant"),
         alt.Tooltip(f"{axis}:Q", title=axis_title),
@@ -76,7 +76,8 @@ def curve(
         base.mark_line(strokeWidth=1.8).encode(y=y),
     ]
     if limit is not None:
-        data = pd.DataFrame({"y": [limit], "text": [f"limit {limit:,.6g}"]})
+        unit = title.rpartition(", ")[2]
+        data = pd.DataFrame({"y": [limit], "text": [f"limit {limit:,.6g} {unit}"]})
         at = alt.Chart(data).encode(y=alt.Y("y:Q", scale=y_scale))
         layers.append(at.mark_rule(color=MARK[dark], strokeWidth=1.5))
         text = at.mark_text(color=MARK[dark], align="right", dx=-4, dy=8, fontSize=11)

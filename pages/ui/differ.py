@@ -89,7 +89,7 @@ def _parting(key: tuple, runs: tuple[Run, Run], shown: tuple[Run, Run]) -> None:
         return
     t0 = min(step.t0 for step in steps)
     left, right = st.columns([5, 1], vertical_alignment="bottom")
-    left.markdown(f"{who} part at **{t0 / 1e3:,.6g} s**:")
+    left.markdown(f"{who} part at **{t0 / 1e3:,.3f} s**:")
     if right.button("Go there", icon=":material/arrow_forward:"):
         _go(t0, steps)
         st.rerun()  # the timeline is no part of this fragment

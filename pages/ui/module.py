@@ -23,6 +23,20 @@ PROVENANCE = (
 )
 
 
+OWN = """import copy, random
+import sched_sim  # your answer, beside this project
+from sim.module08 import simulate
+
+requests = sched_sim.make_traffic(random.Random(1234))
+for r in requests:
+    r.arrival *= 1000  # drawn in seconds, read as ms
+ours, our_ms = simulate("chunked", copy.deepcopy(requests), chunk=8)
+yours, your_ms = sched_sim.simulate("chunked", requests, chunk=8)
+off = [abs(a.first_tok - b.first_tok) for a, b in zip(ours, yours)]
+print(f"{max(off):g} ms apart at most; together {our_ms:g} and {your_ms:g} ms")
+"""
+
+
 @st.cache_data(show_spinner=False)
 def _claims() -> pd.DataFrame:
     return pd.DataFrame(
@@ -33,20 +47,24 @@ def _claims() -> pd.DataFrame:
                 "verdict": claim.verdict,
                 "computed": claim.computed,
                 "link": claim.link or None,
-                "from": ". ".join(filter(None, [claim.inputs, claim.note])),
+                "from": ". ".join(filter(None, [claim.inputs, _sentence(claim.note)])),
             }
             for claim in c.every()
         ]
     )
 
 
+def _sentence(note: str) -> str:
+    return note if note[1:2].isupper() else note[:1].upper() + note[1:]  # vLLM stays vLLM
+
+
 def verdict() -> None:
     counts = Counter(v.split(":")[0].split(" only")[0] for v in _claims()["verdict"])
     conditional = int(_claims()["verdict"].str.startswith("holds only").sum())
     st.subheader(
-        f"Of {len(_claims())} claims {counts['holds'] - conditional} hold, {conditional} hold only"
-        f" under a condition, {counts[c.SLIP]} slip in a unit, {counts[c.CONTRADICTS]} contradict,"
-        f" {counts[c.UNCHECKED]} can't be checked.",
+        f"Of Module 08's {len(_claims())} claims {counts['holds'] - conditional} hold,"
+        f" {conditional} hold only under a condition, {counts[c.SLIP]} slip in a unit,"
+        f" {counts[c.CONTRADICTS]} contradict, {counts[c.UNCHECKED]} can't be checked.",
         anchor=False,
     )
 
@@ -72,7 +90,10 @@ def _linked(table: pd.DataFrame, key: str) -> None:
     with st.container(key=key):
         st.html(CARDS.replace("KEY", key))
         verdicts = table["verdict"].map(_coloured)
-        st.table(table.assign(link=shown, verdict=verdicts).set_index("#"), border="horizontal")
+        st.table(
+            table.assign(link=shown, verdict=verdicts).set_index("#").rename_axis(None),
+            border="horizontal",
+        )
 
 
 def claims() -> None:
@@ -118,7 +139,7 @@ def _exercise_1() -> tuple[pd.DataFrame, str]:
     for title, as_printed in (("arrivals in ms", False), ("as printed, s read as ms", True)):
         for name in c.EXERCISE:
             row = c.row_of(c.exercise(name, as_printed=as_printed))
-            rows.append([title, name, *row])
+            rows.append([title, name, *(float(f"{x:.4g}") for x in row)])
     for name, row in c.PRINTED.items():
         rows.append(["the module's table", name, *row])
     run = c.exercise("static")
@@ -143,8 +164,17 @@ def exercise_1() -> None:
         hide_index=True,
         height=35 * (len(table) + 1) + 3,
         alt="Exercise 08.1 three ways",
-        column_config={n: st.column_config.NumberColumn(format="%.4g") for n in c.COLUMNS},
+        column_config={
+            n: st.column_config.NumberColumn(f"{n}, ms" if n[0] == "T" else n, format="localized")
+            for n in c.COLUMNS
+        },
     )
+    with st.expander("Your own answer beside it", icon=":material/code:"):
+        st.markdown(
+            "`sim.module08` has the module's own interface, so that your `simulate` can be held"
+            " against ours request by request."
+        )
+        st.code(OWN, language="python")
 
 
 def exercise_2() -> None:
@@ -168,7 +198,19 @@ def exercise_2() -> None:
         f" fewer: **{c.HOLDS if held else c.CONTRADICTS}**; continuous batching pays a prompt call"
         " for each refill."
     )
-    st.dataframe(table.round(2), hide_index=True, alt="Model calls of exercise 08.2")
+    st.dataframe(
+        table.round(2),
+        hide_index=True,
+        alt="Model calls of exercise 08.2",
+        column_config={
+            n: st.column_config.NumberColumn(format="localized") for n in table if "calls" in n
+        },
+    )
+    st.page_link(
+        "pages/device.py",
+        label="Run it in torch, with tok/s and memory by time",
+        icon=":material/developer_board:",
+    )
 
 
 @st.cache_data(show_spinner="Running the checklist over 30 seeds")

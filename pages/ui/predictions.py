@@ -9,7 +9,7 @@ from sim import fidelity
 from sim.parameter import ScenarioError
 
 from . import stepcharts
-from .text import dark, plain
+from .text import dark, plain, unbroken
 
 
 class Scored(NamedTuple):
@@ -53,8 +53,9 @@ def verdict(rows: Scored) -> None:
     groups = medians["group"].tolist()
     first = next((group for group in groups if not group.endswith(", apart")), groups[0])
     shown = medians.loc[medians["group"] == first].to_dict("records")
-    said = ", ".join(f"{r['figure']} {r['median']:.1f} % ({r['count']})" for r in shown)
-    st.subheader(f"Median error on {first}: {said}.", anchor=False)
+    said = "; ".join(f"{r['figure']} {r['median']:.1f} % ({r['count']})" for r in shown)
+    said = said.replace(")", " records)", 1)
+    st.subheader(unbroken(f"Median error on {first}: {said}."), anchor=False)
     medians = medians.sort_values("group", key=lambda names: names.str.endswith(", apart"))
     st.dataframe(
         medians.rename(columns={"median": "median |error|, %", "count": "records"}).round(1),

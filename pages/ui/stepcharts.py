@@ -1,5 +1,7 @@
 """Charts of costs: functions from plain tables to an Altair chart. No Streamlit, no computing."""
 
+from collections.abc import Iterable
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -13,34 +15,52 @@ PARTS = {  # light, dark
     "attention": ("#8fd0b5", "#a9f2dc"),
     "network": ("#8a4dff", "#a06bff"),
     "overhead": ("#8a8f98", "#9aa0aa"),
-    "hidden by overlap": ("#d1242f", "#ff6b6b"),
 }
 HOW = (
     ["#1b9e77", "#5e1f4f", "#8a4dff", "#c2410c"],
     ["#2fe0b5", "#e25fb5", "#a06bff", "#ffb454"],
 )
 INK = ("#1f2328", "#fafafa")
+MEASURED = "measured line"
 MOST_DOTS = 1_000
 
 
-def bars(rows: pd.DataFrame, dark: bool):
-    """rows: (how, part, ms), stacked in that order; what overlap hides goes to the left."""
-    shown = [name for name in PARTS if rows.loc[rows["part"] == name, "ms"].abs().max() > 0]
-    rows = rows.assign(order=[list(PARTS).index(name) for name in rows["part"]])
-    return (
-        alt.Chart(rows[rows["part"].isin(shown)])
+def bars(rows: pd.DataFrame, ends: pd.DataFrame, dark: bool):
+    """One step in time, a row a way to overlap: reading above, computing below.
+
+    rows: (how, lane, part, t0, t1), ms; ends: (how, ms, text), where each step ends.
+    """
+    y = alt.Y("how:N", sort=None, title=None).scale(paddingInner=0.25)
+    names = list(PARTS)
+    parts = (
+        alt.Chart(rows)
         .mark_bar()
         .encode(
-            x=alt.X("ms:Q", title="ms", stack="zero"),
-            y=alt.Y("how:N", sort=None, title=None),
-            color=alt.Color("part:N", sort=shown, title=None)
-            .scale(domain=shown, range=[PARTS[name][dark] for name in shown])
-            .legend(orient="top", columns=4),
-            order="order:Q",
-            tooltip=["how:N", "part:N", alt.Tooltip("ms:Q", format=",.3f")],
+            x=alt.X("t0:Q", title="ms since the step began"),
+            x2="t1:Q",
+            y=y,
+            yOffset=alt.YOffset("lane:N", sort=["read", "compute"]),
+            color=alt.Color("part:N")
+            .scale(domain=names, range=[PARTS[name][dark] for name in names])
+            .legend(None),
+            tooltip=[
+                alt.Tooltip("how:N", title="memory and compute"),
+                alt.Tooltip("part:N"),
+                alt.Tooltip("t0:Q", title="from, ms", format=",.3f"),
+                alt.Tooltip("t1:Q", title="to, ms", format=",.3f"),
+                alt.Tooltip("ms:Q", title="takes, ms", format=",.3f"),
+            ],
         )
-        .properties(height=260)
+        .transform_calculate(ms="datum.t1 - datum.t0")
     )
+    text = alt.Chart(ends).mark_text(align="left", dx=5, color=INK[dark])
+    return alt.layer(parts, text.encode(x="ms:Q", y=y, text="text:N")).properties(height=230)
+
+
+def kinds(names: Iterable[str], dark: bool) -> dict[str, str]:
+    """A colour for each way to overlap, and ink for what was measured: the same in every chart."""
+    colours = iter(HOW[dark])
+    return {name: INK[dark] if name == MEASURED else next(colours) for name in names}
 
 
 def roofline(roof: pd.DataFrame, points: pd.DataFrame, ridge: float, dark: bool):
@@ -67,19 +87,26 @@ def roofline(roof: pd.DataFrame, points: pd.DataFrame, ridge: float, dark: bool)
     return alt.layer(line, edge.encode(x=x), dots).properties(height=300)
 
 
-def curve(rows: pd.DataFrame, y: str, title: str, mark: float | None, dark: bool):
-    """rows: (how, x, y); a rule at `mark`."""
+def curve(
+    rows: pd.DataFrame,
+    y: str,
+    title: str,
+    mark: float | None,
+    colours: dict[str, str],
+    dark: bool,
+):
+    """rows: (how, x, y), each how in its colour; a rule at `mark`."""
     base = alt.Chart(rows).encode(
         x=alt.X("x:Q", title=title),
         y=alt.Y(f"{y}:Q", title=y),
         color=alt.Color("how:N", sort=None, title=None)
-        .scale(range=HOW[dark])
-        .legend(orient="top", columns=2),
+        .scale(domain=list(colours), range=list(colours.values()))
+        .legend(None),
         tooltip=["how:N", alt.Tooltip("x:Q", title=title), alt.Tooltip(f"{y}:Q", format=",.2f")],
     )
     layers = [base.mark_line()]
     if mark is not None:
-        at = alt.Chart(pd.DataFrame({"x": [mark], "text": [f"{mark:,.0f}"]})).encode(x="x:Q")
+        at = alt.Chart(pd.DataFrame({"x": [mark], "text": [f"{mark:,.0f} tokens"]})).encode(x="x:Q")
         layers += [
             at.mark_rule(color=MARK[dark], strokeDash=[4, 3]),
             at.mark_text(color=MARK[dark], align="left", dx=4).encode(
@@ -117,7 +144,7 @@ def predicted(rows: pd.DataFrame, dark: bool):
         x = alt.X("measured:Q", title=f"measured, {unit}", scale=scale)
         y = alt.Y("predicted:Q", title=f"predicted, {unit}", scale=scale)
         dots = (
-            alt.Chart(part)
+            alt.Chart(part.assign(counts=np.where(part["scored"], "scored", "not scored")))
             .mark_point(filled=True, size=90, opacity=0.85)
             .encode(
                 x=x,
@@ -125,7 +152,9 @@ def predicted(rows: pd.DataFrame, dark: bool):
                 color=alt.Color("group:N", title=None)
                 .scale(range=HOW[dark])
                 .legend(orient="bottom"),
-                shape=alt.Shape("scored:N", title="scored").legend(orient="bottom"),
+                shape=alt.Shape("counts:N", title=None)
+                .scale(domain=["scored", "not scored"], range=["square", "circle"])
+                .legend(orient="bottom", symbolFillColor=INK[dark], symbolStrokeWidth=0),
                 tooltip=[
                     "record:N",
                     alt.Tooltip("measured:Q", format=",.2f"),

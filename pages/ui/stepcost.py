@@ -25,7 +25,7 @@ from sim.pricing import StepCost
 from sim.scenario import Scenario
 
 from . import costing, stepcharts
-from .text import dark, plain
+from .text import dark, legend, plain, unbroken
 
 EXAMPLES = {
     "Llama-3.1-8B on an H100 SXM, as fitted": (costing.FIRST, Step(decodes=32, prefill=128)),
@@ -45,6 +45,7 @@ SAID_BY_MODULE = (  # numbers of sim.claims
     (MODULE["decode"], ("1", "2", "3", "4", "5", "6", "7")),
     (MODULE["prefill"], ("12", "13", "14", "15", "16", "17")),
 )
+LANES = {"read": ("overhead", "weights", "KV"), "compute": ("GEMM", "attention", "network")}
 SAID = {
     "weights": "reading the weights",
     "KV": "reading the KV",
@@ -113,11 +114,11 @@ def verdict(cost: StepCost, step: Step) -> None:
         st.info("An empty step: raise the decoding sequences or the prompt tokens.")
         st.stop()
     largest = max(shares, key=lambda name: shares[name])
-    st.subheader(
+    said = (
         f"This step takes {ms:,.2f} ms; {SAID[largest]} would alone take"
-        f" {100 * shares[largest] / ms:.0f} % of that.",
-        anchor=False,
+        f" {100 * shares[largest] / ms:.0f} % of that."
     )
+    st.subheader(unbroken(said), anchor=False)
     columns = st.columns(4)
     free = free_chunk(cost, step.decodes)
     columns[0].metric("Step", f"{ms:,.2f} ms")
@@ -132,18 +133,34 @@ def verdict(cost: StepCost, step: Step) -> None:
 
 def bars(cost: StepCost, step: Step) -> None:
     """What the step is made of, with memory and compute added, as fitted, and overlapped."""
-    rows = [
-        {"how": name, "part": part, "ms": ms}
-        for name, overlap in _overlaps(cost).items()
-        for part, ms in parts(_with(cost, overlap=overlap), step).items()
-    ]
+    rows, ends = [], []
+    for name, overlap in _overlaps(cost).items():
+        own = _with(cost, overlap=overlap)
+        rows += [{"how": name, **bar} for bar in _in_time(parts(own, step))]
+        ms = step_ms(own, step)
+        ends.append({"how": name, "ms": ms, "text": f"{ms:,.2f} ms"})
+    present = {row["part"] for row in rows}
+    legend({name: pair[dark()] for name, pair in stepcharts.PARTS.items() if name in present})
     st.altair_chart(
-        stepcharts.bars(pd.DataFrame(rows), dark()), alt="Parts of the step in ms", key="step-bars"
+        stepcharts.bars(pd.DataFrame(rows), pd.DataFrame(ends), dark()),
+        alt="Parts of the step in ms",
+        key="step-bars",
     )
     st.caption(
-        "What overlap hides is drawn to the left of 0: the step takes the bar's right end less its"
-        " left one."
+        "sum: computing begins when all is read; max: the shorter of the two hides in the longer."
     )
+
+
+def _in_time(ms: dict[str, float]) -> list[dict]:
+    """The parts of a step one after the other, computing as early as its overlap lets it."""
+    bars, t = [], 0.0
+    for lane, names in LANES.items():
+        t += ms["hidden by overlap"] if lane == "compute" else 0.0
+        for name in names:
+            if ms[name] > 0:
+                bars.append({"lane": lane, "part": name, "t0": t, "t1": t + ms[name]})
+            t += ms[name]
+    return bars
 
 
 def _overlaps(cost: StepCost) -> dict[str, float]:
@@ -207,6 +224,8 @@ def curves(cost: StepCost, step: Step) -> None:
             chunks.append({"how": name, "x": n, "ms": ms})
     st.subheader("Against batch size and chunk", anchor=False)
     batch, chunk = pd.DataFrame(rows), pd.DataFrame(chunks)
+    colours = stepcharts.kinds(kinds, dark())
+    legend(colours, "dashed: the free chunk")
     for column, (data, y, title, mark) in zip(
         st.columns(3),
         (
@@ -222,7 +241,7 @@ def curves(cost: StepCost, step: Step) -> None:
         strict=True,
     ):
         column.altair_chart(
-            stepcharts.curve(data, y, title, mark, dark()),
+            stepcharts.curve(data, y, title, mark, colours, dark()),
             alt=f"{y} against {title}",
             key=f"step-{y}-{title[:8]}",
         )
@@ -234,18 +253,21 @@ def sum_or_max(cost: StepCost) -> None:
     if line is None:
         return
     kinds, counts = _overlaps(cost), range(0, 1001, 10)
-    rows = [{"how": "measured line", "x": n, "ms": line.at(n)} for n in counts]
+    rows = [{"how": stepcharts.MEASURED, "x": n, "ms": line.at(n)} for n in counts]
     for name, overlap in kinds.items():
         own = _with(cost, overlap=overlap)
         rows += [{"how": name, "x": n, "ms": step_ms(own, line.step(n))} for n in counts]
     data = pd.DataFrame(rows)
     st.subheader("Sum or max? What was measured", anchor=False)
     left, right = st.columns([3, 2])
-    left.altair_chart(
-        stepcharts.curve(data, "ms", "tokens of the step", None, dark()),
-        alt="Step time against tokens: measured line, sum and max",
-        key="step-line",
-    )
+    colours = stepcharts.kinds([*kinds, stepcharts.MEASURED], dark())
+    with left:
+        legend(colours)
+        st.altair_chart(
+            stepcharts.curve(data, "ms", "tokens of the step", None, colours, dark()),
+            alt="Step time against tokens: measured line, sum and max",
+            key="step-line",
+        )
     right.markdown(
         f"Steps of {line.source} lie on a straight line: **{line.ms:g} ms +"
         f" {1e3 * line.ms_per_token:g} µs a token**, over {line.least} to {line.most} tokens. So"
@@ -253,7 +275,7 @@ def sum_or_max(cost: StepCost) -> None:
         " with the prompts and contexts of those runs."
     )
     table = data[data["x"].isin((100, 400, 800))].pivot(index="x", columns="how", values="ms")
-    shown = table[["measured line", *kinds]].T.round(1).rename(columns=str)
+    shown = table[[stepcharts.MEASURED, *kinds]].T.round(1).rename(columns=str)
     shown = shown.rename_axis("ms at tokens").reset_index()
     right.dataframe(shown, hide_index=True, alt="ms at 100, 400 and 800 tokens")
 

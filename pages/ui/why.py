@@ -19,6 +19,7 @@ from sim.workload import draw
 
 from . import charts, controls, share
 from .export import export_chart
+from .text import legend
 
 LABELS = {part.name: part.label for part in PARTS}
 Q = 0.95
@@ -62,12 +63,13 @@ def totals(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario, dark: 
             outcome = f" *{outcomes[half, k]}*" if (half, k) in outcomes else ""
             said.append(f"- {label}: {advice(t, policy)}{outcome}")
         name = ("TTFT", "Decode time")[half]
+        title = ("% of TTFT", "% of decode time")[half] + ", the slowest 5 %"
         rows = _rows(parts, shares=True)
         with column:
             if rows.empty:
                 st.caption(f"{name}: there is none to explain.")
                 continue
-            chart = charts.causes(rows, f"% of {name} of requests at or beyond p95", LABELS, dark)
+            chart = charts.causes(rows, title, LABELS, dark)
             st.markdown(f"**{name} p95**")
             st.vega_lite_chart(chart, key=f"causes-{half}", alt=" ".join(said))
             st.markdown("\n".join(said))
@@ -110,14 +112,7 @@ def _tries(link: str, trace: str, _found, _shown, _scenario, _trace) -> dict:
 
 def _legend(present: set[str], dark: bool) -> None:
     """Which colour is which part, of those that there are."""
-    colours = {p.label: charts.CAUSES[p.name][dark] for p in PARTS if p.name in present}
-    st.markdown(
-        " &emsp; ".join(
-            f'<span style="white-space:nowrap"><span style="color:{colour}">■</span> {label}</span>'
-            for label, colour in colours.items()
-        ),
-        unsafe_allow_html=True,
-    )
+    legend({p.label: charts.CAUSES[p.name][dark] for p in PARTS if p.name in present})
 
 
 RULE = """While a request waits, the time of each step goes to the limit that stopped the scheduler
@@ -204,7 +199,7 @@ def jumps(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> None
             last,
             None,
             key="jump-request",
-            width=130,
+            width=165,
             placeholder=f"0 to {last:,}",
             on_change=_go_to_number,
             args=(run,),
