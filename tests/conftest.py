@@ -36,6 +36,8 @@ PATIENCE = 20_000  # ms, on a machine with other work
 # What tests keep goes with them; read where sim.store is imported first.
 STORE = tempfile.TemporaryDirectory(prefix="slotscope-store-")
 os.environ["SLOTSCOPE_DATABASE_URL"] = f"sqlite:///{STORE.name}/store.db"
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit it: what one has run, all have
+    os.environ["SLOTSCOPE_CACHE"] = STORE.name
 
 Visit = Callable[..., Page]
 
@@ -73,7 +75,7 @@ def server(tmp_path_factory) -> Iterator[Server]:
             command,
             cwd=ROOT,
             env=os.environ
-            | {"SLOTSCOPE_MAX_UPLOAD_MB": str(UPLOAD_MB), "SLOTSCOPE_CACHE": str(log.parent)}
+            | {"SLOTSCOPE_MAX_UPLOAD_MB": str(UPLOAD_MB)}
             | {"SLOTSCOPE_RUNS": str(log.parent / "runs")},
             stdin=subprocess.DEVNULL,
             stdout=out,

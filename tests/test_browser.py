@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import UPLOAD_MB
+from conftest import ROOT, UPLOAD_MB
 from PIL import Image
 from playwright.sync_api import FilePayload, Locator, Page, expect
 
@@ -25,6 +25,7 @@ from sim.traces import name_of
 
 T = TypeVar("T")
 SHORT = "/?duration=3"
+PAGES = list((ROOT / "pages").glob("*.py"))
 PLAIN = b"arrival_ms,prompt_len,output_len\n" + b"".join(
     b"%d,%d,%d\n" % (90 * k, 100 + 37 * k % 900, 5 + 11 * k % 60) for k in range(40)
 )
@@ -274,14 +275,15 @@ def test_the_opening_page_shows_a_verdict_a_painted_timeline_and_three_histogram
 
 
 def test_every_page_opens_without_a_fault(visit):
-    page = visit("/")
+    page = visit(SHORT)
     expect(page.get_by_test_id("stHeading").first).to_be_visible()
-    idle(page)
-    links = page.get_by_test_id("stSidebarNavLink").evaluate_all("all => all.map(a => a.href)")
-    for link in links:
-        page.goto(link)
-        expect(page.get_by_test_id("stHeading").first).to_be_visible()
+    links = page.get_by_test_id("stSidebarNavLink")
+    every = links.evaluate_all("all => all.map(a => a.href)")
+    assert len(every) == len(PAGES)
+    for go in [*(links.nth(k).click for k in range(len(every))), lambda: page.goto(every[-1])]:
+        go()
         idle(page)
+        expect(page.get_by_test_id("stHeading").first).to_be_visible()
         expect(page.get_by_test_id("stException")).to_have_count(0)
 
 

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from test_browser import ask, canvas, idle, settled, span, until, view
+from test_browser import ask, canvas, idle, path, settled, span, until, view
 
 from pages.ui import tables
 from sim.__main__ import main as command
@@ -119,10 +119,7 @@ def ms(text: str) -> float:
 
 
 def opened(visit, address: str) -> Page:
-    page = visit("/" + address.partition("/live")[2])
-    expect(page.get_by_test_id("stHeading").first).to_be_visible()
-    idle(page)
-    page.get_by_role("link", name="Live").click()
+    page = visit(address)
     expect(page.get_by_role("button", name="To the end")).to_be_visible()
     expect(canvas(page)).to_be_visible()
     idle(page)
@@ -166,13 +163,9 @@ def test_a_dropped_prompt_moves_one_policy_and_a_replayed_link_says_the_same(vis
     assert longest > 150
     assert abs(as_it_was) < 10
     assert int(after["continuous"][0]) == int(before["continuous"][0]) + 2
-    address = "/" + page.url.partition("//")[2].partition("/")[2]
-    other = visit("/")
-    idle(other)
-    other.goto(page.url)
-    expect(other.get_by_role("button", name="To the end")).to_be_visible()
+    address = path(page)
     assert "live=" in address
-    assert ended(other) == after
+    assert ended(opened(visit, address)) == after
     assert replayed(page.url, capsys) == after
 
 

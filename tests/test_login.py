@@ -113,9 +113,7 @@ def logged_in(person: str, server: Server, browser) -> Page:
     """The opening page, as this person has it before them, after a login in the Library."""
     Provider.person = person
     page = new_context(browser).new_page()
-    page.goto(server.url)
-    page.get_by_role("button", name="Share").wait_for()
-    page.get_by_role("link", name="Library").click()
+    page.goto(f"{server.url}/library")
     page.get_by_role("button", name="Log in").click()
     page.wait_for_url(f"{server.url}/")  # where Streamlit sends whoever has logged in
     return page

@@ -95,7 +95,7 @@ class Dashboard:
 
     @property
     def verdict(self) -> str:
-        return self.at.main.subheader[0].value
+        return self.at.main.subheader[0].value.replace("\u00a0", " ")
 
     @property
     def headline(self) -> pd.DataFrame:

@@ -146,7 +146,13 @@ def _limit(scale: alt.Scale | None, dark: bool, small: int) -> list:
     ]
 
 
-def gantt(rows: pd.DataFrame, shade: tuple[float, float], dark: bool, seats: dict[str, int]):
+def gantt(
+    rows: pd.DataFrame,
+    shade: tuple[float, float],
+    dark: bool,
+    seats: dict[str, int],
+    width: int = 1_000,
+):
     """The window of the timeline as bars: rows of sim.bins.coalesced, the colours of the canvas."""
     x = alt.X("t0:Q", title="time, s").scale(nice=False, zero=False)
     where = {"x": x, "x2": "t1:Q"}
@@ -190,11 +196,7 @@ def gantt(rows: pd.DataFrame, shade: tuple[float, float], dark: bool, seats: dic
                 tooltip=tips,
             )
         )
-        panels.append(
-            alt.layer(decodes, others).properties(title=label, width="container", height=130)
-        )
-    for panel in panels:
-        panel.width = 1_000
+        panels.append(alt.layer(decodes, others).properties(title=label, width=width, height=130))
     return alt.vconcat(*panels, spacing=8).resolve_scale(x="shared", color="shared", fill="shared")
 
 

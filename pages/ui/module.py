@@ -125,7 +125,7 @@ def static_batch() -> None:
     seats = {run.label: 8 for run in runs}
     with st.container(key="gantt"):
         st.html("<style>.st-key-gantt { overflow-x: auto; }</style>")
-        chart = charts.gantt(rows, shade_scale(runs, scenario), dark(), seats)
+        chart = charts.gantt(rows, shade_scale(runs, scenario), dark(), seats, width=720)
         st.altair_chart(chart, alt="A static batch of eight, and the same continuously")
     st.caption(
         f"{claim.computed} of the batch's token slots are useful. Continuously, the seven leave"

@@ -1,12 +1,15 @@
 """The parts of the page that lays predictions beside measurements."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pandas as pd
 import streamlit as st
+from joblib import Memory
 
 from sim import fidelity
+from sim.jit import SOURCES
 from sim.parameter import ScenarioError
+from sim.sweep import CACHE
 
 from . import stepcharts
 from .text import dark, plain, unbroken
@@ -21,10 +24,22 @@ class Scored(NamedTuple):
 
 
 @st.cache_data(max_entries=4, show_spinner="Fitting without each record, and simulating it")
-def _scored(text: str) -> Scored:
+def _scored(text: str, comes_along: bool) -> Scored:
+    """What comes along takes seconds too: it is kept from one start of a server to the next."""
+    if not comes_along:
+        return Scored(*_of(text, SOURCES))
+    try:
+        memory = Memory(CACHE, verbose=0)
+    except OSError:  # a folder that can't be written to
+        memory = Memory(None)
+    return Scored(*cast(tuple, memory.cache(_of)(text, SOURCES)))
+
+
+def _of(text: str, sources: str) -> tuple:
+    """In the order of Scored; `sources` are those that predict."""
     records, problems = fidelity.read(text)
     rows = fidelity.score(records)
-    return Scored(
+    return (
         fidelity.table(rows),
         fidelity.medians(rows),
         fidelity.front_ends(rows),
@@ -39,7 +54,7 @@ def scored() -> Scored:
     st.sidebar.caption("The same form as `sim/published.json`, which is shown until then.")
     content = file.getvalue() if file else fidelity.PUBLISHED.read_bytes()
     try:
-        return _scored(content.decode("utf-8", "replace"))
+        return _scored(content.decode("utf-8", "replace"), comes_along=file is None)
     except ScenarioError as error:
         st.error(f"{plain(str(error))}.")
         st.stop()
