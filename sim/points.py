@@ -43,11 +43,7 @@ def at(
     """The scenario with these values, for its variants too. ScenarioError if it can't be run."""
     names = dict(values)
     query = scenario.to_query()
-    chosen = [
-        str(replace(v, changes=tuple(c for c in v.changes if c[0] not in names)))
-        for v in variants or scenario.variants
-    ]
-    query["v"] = chosen
+    query["v"] = [str(_with(v, names, scenario)) for v in variants or scenario.variants]
     if variants is not None:
         query.pop("baseline", None)
     query |= {name: [written(value)] for name, value in names.items()}
@@ -57,6 +53,15 @@ def at(
     if problems:
         raise ScenarioError(problems[0])
     return asked
+
+
+def _with(variant: Variant, values: dict[str, float], scenario: Scenario) -> Variant:
+    """The variant without values of its own for these; an engine with them, where its version's
+    default would go before the scenario's. Its pool follows the scenario's as it is."""
+    kept = tuple(c for c in variant.changes if c[0] not in values)
+    usual = variant.preset.limits(scenario.limits, {}) if variant.preset else {}
+    own = tuple((n, v) for n, v in values.items() if n in usual and n != "num_gpu_blocks")
+    return replace(variant, changes=(*kept, *own))
 
 
 def measure(

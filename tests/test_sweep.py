@@ -38,6 +38,17 @@ def alone(sweep: Sweep) -> pd.DataFrame:
     return pd.DataFrame(measure(sweep.scenario, sweep.points(), None)[1])
 
 
+@pytest.mark.parametrize("name", ["max_num_batched_tokens", "max_num_seqs", "num_gpu_blocks"])
+@pytest.mark.parametrize("engine", ["vllm-0.33.0-h100-api", "sglang-0.5.18-h100-api"])
+def test_what_is_swept_holds_for_an_engine_whatever_its_versions_default(engine, name):
+    asked = replace(SHORT, variants=(Variant(engine),), baseline=0)
+    for value in (2_000, 3_000):
+        found = at(asked, [(name, value)])
+        limits, block = found.limits_of(found.variants[0]), found.limits.block_size
+        own = limits.block_size if name == "num_gpu_blocks" else block  # a pool is so many tokens
+        assert getattr(limits, name) == value * block // own
+
+
 def is_worker(process: psutil.Process) -> bool:
     alive = process.status() != psutil.STATUS_ZOMBIE
     return alive and any("popen_loky" in part for part in process.cmdline())
