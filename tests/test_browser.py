@@ -363,6 +363,10 @@ def test_a_picked_request_stays_lit_through_a_change_of_scenario_and_a_reload(sh
     short.mouse.move(5, 5)
     picture(short)
     assert ask(short, LIT, module=timeline_js, request=request) == [lit] * 3
+    short.get_by_role("button", name="Share", exact=True).click()
+    links = short.get_by_test_id("stPopoverBody").get_by_test_id("stCode")
+    expect(links.first).to_contain_text(f"request={request}")
+    short.keyboard.press("Escape")
     set_number(short, "rate", "35")
     short.wait_for_url("**rate=35**")
     idle(short)

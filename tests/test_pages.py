@@ -15,6 +15,7 @@ from pages.ui import share, timeline
 from pages.ui.links import LINKS
 from sim import files, traces
 from sim import scenario as scenarios
+from sim.explain import duration
 from sim.metrics import FIGURES
 from sim.roofline import ERRORS
 from sim.run import compare
@@ -429,6 +430,18 @@ def test_a_request_in_the_address_is_shown_under_every_variant():
     assert any(title.value == "Request 5 under every variant" for title in board.at.subheader)
     table = board.at.main.table[1].value
     assert list(table.index) == ["static", "continuous", "chunked 128"]
+    for run in compare(board.scenario):
+        waited = duration(run.requests["first"][5] - run.requests["arrival"][5])
+        said = f"- {run.label}: its first token comes after {waited}, "
+        assert any(said in text.value for text in board.at.markdown)
+
+
+def test_limits_that_an_engine_does_not_take_are_said():
+    said = "An engine starts with its version's"
+    assert not any(said in text.value for text in Dashboard(**SHORT).at.sidebar.caption)
+    board = Dashboard(v=["vllm-0.33.0-h100-api", "vllm_v1"], **SHORT)
+    (found,) = (text.value for text in board.at.sidebar.caption if said in text.value)
+    assert "max_num_batched_tokens, max_num_seqs" in found
 
 
 def test_one_token_outputs_have_no_itl_and_the_page_says_so():

@@ -308,7 +308,6 @@ def _request(runs: Sequence[Run], scenario: Scenario, picked: int | None) -> Non
         f"Arrived at {r['arrival'] / 1e3:,.3f} s with a prompt of {r['prompt']:,} tokens;"
         f" emits {r['output']:,} of at most {r['limit']:,}."
     )
-    st.table(tables.one_request(runs, picked), border="horizontal")
     why.request(runs, scenario, picked, dark())
 
 

@@ -134,10 +134,12 @@ def in_review() -> bool:
 
 
 def link(scenario: Scenario, review: bool = False) -> str:
-    """The page's whole address for the scenario and the window brushed; for reading only, if so."""
+    """The page's whole address for the scenario, the window brushed and the request picked; for
+    reading only, if so."""
     content = opened(scenario)
     path = f"/?run={content.name}" if content else scenario.link()
     marks = [f"window={of_page('window')}"] if window() else []
+    marks += [f"request={at}"] if (at := of_page("request")) else []
     marks += ["review=1"] if review else []
     joint = "&" if "?" in path else "?"
     return f"{host()}{path}{joint if marks else ''}{'&'.join(marks)}"

@@ -15,7 +15,8 @@ from .text import plain
 
 def sharing(runs: Sequence[Run], scenario: Scenario) -> None:
     """A popover with the links, and the form that saves."""
-    with st.popover("Share", icon=":material/share:"):
+    # Opening it asks the server, who alone knows what has been picked since.
+    with st.popover("Share", icon=":material/share:", on_change="rerun"):
         st.markdown("**Link**")
         st.code(share.link(scenario), language=None, wrap_lines=True)
         st.markdown("**Read-only, for a review**")

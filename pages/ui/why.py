@@ -17,12 +17,13 @@ from sim.why import DECODING, MEASURES, PARTS, TTFT, Total, Why
 from sim.window import during
 from sim.workload import draw
 
-from . import charts, controls, share
+from . import charts, controls, share, tables
 from .export import export_chart
 from .text import legend
 
 LABELS = {part.name: part.label for part in PARTS}
 Q = 0.95
+LEAST_TOLD = 0.05  # of TTFT: what is less is no cause to name
 AT_ONCE = 20_000  # requests of all variants, up to which advice is tried unasked
 
 
@@ -127,8 +128,11 @@ token).
 
 
 def request(runs: Sequence[Run], scenario: Scenario, i: int, dark: bool) -> None:
-    """The split of request i under every variant, and who delayed it."""
+    """Why request i waited under every variant: in a sentence, its figures and split, and who."""
     whole, present = splits(scenario.link(), runs, scenario), set()
+    delays = [split.delayed_by(i) for split in whole]
+    st.markdown("\n".join(map(_told, whole, delays, [i] * len(whole))))
+    st.table(tables.one_request(runs, i), border="horizontal")
     for column, half in zip(st.columns(2), (TTFT, DECODING), strict=True):
         parts = {split.run.label: split.parts_of(np.array([i]))[0, half] for split in whole}
         rows = _rows(parts, shares=False)
@@ -143,15 +147,28 @@ def request(runs: Sequence[Run], scenario: Scenario, i: int, dark: bool) -> None
             )
             present |= set(rows["name"])
     _legend(present, dark)
-    for column, split in zip(st.columns(len(whole)), whole, strict=True):
+    for column, split, rows in zip(st.columns(len(whole)), whole, delays, strict=True):
         with column:
-            _delays(split, i)
+            _delays(split, rows, i)
 
 
-def _delays(split: Why, i: int) -> None:
+def _told(split: Why, delays: pd.DataFrame, i: int) -> str:
+    """What request i waited for under one variant, as an entry of a list."""
+    parts = split.parts_of(np.array([i]))[0, TTFT]
+    if not parts.sum() > 0:
+        return f"- {split.run.label}: it has no first token."
+    largest = [k for k in np.argsort(-parts)[:2] if parts[k] > LEAST_TOLD * parts.sum()]
+    causes = " and ".join(f"{duration(parts[k])} {PARTS[k].label}" for k in largest)
+    said = f"- {split.run.label}: its first token comes after {duration(parts.sum())}, {causes}"
+    if len(delays) and delays["ms"].iloc[0] > 0:
+        who = delays.iloc[0]
+        said += f"; in all request {who['request']} delayed it most, by {duration(who['ms'])}"
+    return f"{said}."
+
+
+def _delays(split: Why, rows: pd.DataFrame, i: int) -> None:
     """Who delayed request i under one variant, and ways to go there."""
-    rows = split.delayed_by(i)
-    rows = rows[rows["ms"] > 0]
+    rows = pd.DataFrame(rows[rows["ms"] > 0])
     st.markdown(f"**{split.run.label}**: {len(rows):,} requests delayed request {i}")
     place = st.container(gap=None)
     for row in causes.rows_of(pd.DataFrame(rows.head(4))):
