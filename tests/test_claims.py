@@ -64,6 +64,11 @@ def test_a_claims_figures_are_computed_to_the_printed_precision(number):
         assert value == pytest.approx(printed, abs=0.5001 * 10**-digits)
 
 
+def test_each_figure_of_a_claim_stands_beside_its_unit():
+    assert BY_NUMBER["6"].computed == "5,282 tok/s; 209.4 tok/s; 25.23 times"
+    assert BY_NUMBER["14"].computed == "295.3; 118.1; 147.7 FLOP/B"
+
+
 @pytest.mark.parametrize("number", BY_NUMBER)
 def test_a_claims_verdict(number):
     assert BY_NUMBER[number].verdict == VERDICTS.get(number, "holds")

@@ -71,8 +71,19 @@ def test_files_hold_every_run_and_say_where_they_come_from(capsys, tmp_path):
 
 def test_a_pages_address_gives_the_same_sweep(capsys):
     url = f"http://localhost:8501{asked().link()}"
-    told = json.loads(printed(capsys, "--url", url, "--json"))
+    told = json.loads(printed(capsys, "--url", url, "--share", "95", "--json"))
     assert told["sweep"] == asked().name
+    assert told["link"] == f"{asked().link()}&share=95"
+    again = json.loads(printed(capsys, "--url", told["link"], "--json"))
+    assert (again["link"], again["share"]) == (told["link"], 95)
+
+
+def test_a_table_says_its_units_and_writes_large_numbers_out(capsys):
+    options = ("--duration", "60", "--seeds", "1", "--x", "rate:60", "--policies", "static")
+    lines = printed(capsys, *options).splitlines()
+    head, row = lines[lines.index("") + 1 :][:2]
+    assert "TTFT p99, ms" in head
+    assert "e+" not in row
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import naive
 import pytest
 from hypothesis import given, settings
 from strategies import Case, cases
 
+from pages.ui.module import OWN
 from sim.metrics import figures, tpot_to_release, ttft
 from sim.module08 import POLICIES, Req, simulate
 from sim.run import Run, serve
@@ -22,6 +24,23 @@ MODULE_COST = (0.2, 0.02, 0.4, 0.03)
 
 def asked(*rows) -> list[Req]:
     return [Req(i, *row) for i, row in enumerate(rows)]
+
+
+def test_the_pages_lines_hold_an_answer_of_ones_own_against_ours(monkeypatch, capsys):
+    rows = draw(Traffic(rate=16, duration=3))
+    arrival = rows.arrival / 1e3  # in seconds, as the module draws
+
+    def later(*args, **options):
+        done, total = simulate(*args, **options)
+        done[7].first_tok = (done[7].first_tok or 0) + 0.25
+        return done, total
+
+    own = ModuleType("sched_sim")
+    each = list(zip(arrival, rows.prompt, rows.output, strict=True))
+    vars(own).update(make_traffic=lambda rng: asked(*each), simulate=later)
+    monkeypatch.setitem(sys.modules, "sched_sim", own)
+    exec(OWN, {})
+    assert capsys.readouterr().out.startswith("0.25 ms apart at most; together ")
 
 
 def module_run(policy: str, as_printed: int = 0, chunk: int = 512) -> Run:

@@ -6,7 +6,7 @@ import pytest
 from pages.ui.links import LINKS
 from sim.metrics import figures, itl, tpot
 from sim.run import Run, compare
-from sim.scenario import Scenario
+from sim.scenario import Scenario, Slo
 from sim.state import DECODE, PREEMPTED, RECOMPUTE
 
 
@@ -251,6 +251,12 @@ def test_the_pages_links_to_the_reports_show_what_they_are_for():
     assert (waits, takes) == pytest.approx((9.0, 0.02), abs=0.02)
     full = link("A pool that fills, then collapses")[0]
     assert full.requests["preemptions"].sum() > 0
+    budgets = link("Which budget? vLLM, an 8B, an H100, chat")
+    kept = [
+        (f["ttft_p95"] <= Slo().ttft_slo, f["tpot_p95"] <= Slo().tpot_slo)
+        for f in (figures(run, Slo()) for run in budgets)
+    ]
+    assert kept == [(False, True), (True, True), (True, False)]
     starved = link("Shortest job first starves")
     slowest = [figures(run, Scenario().slo)["longest_wait"] for run in starved]
     assert slowest[1] > 1.5 * slowest[0]

@@ -50,6 +50,7 @@ def scenario(page: str = "") -> tuple[Scenario, list[str]]:
         state.loaded, state.problems = loaded, problems
     with st.sidebar:
         query = _variants() | _traffic() | _numbers("Limits of the server", LIMITS, _kept())
+        _of_engines()
         _pool()
         with st.expander("Cost of a step"):
             cost = costing.control()
@@ -395,6 +396,17 @@ def _pool() -> None:
         )
         st.button(
             f"Use {blocks:,} blocks", on_click=state.update, args=({"num_gpu_blocks": blocks},)
+        )
+
+
+def _of_engines() -> None:
+    """Which of these limits an engine does not take, as long as it has its version's."""
+    state = st.session_state
+    variants = [Variant.parse(_variant(number)) for number in state.variants]
+    own = sorted({n for v in variants if v.preset for n in v.preset.defaults} & set(_kept()))
+    if own:
+        st.caption(
+            f"An engine starts with its version's {', '.join(own)}: change these in its variant."
         )
 
 
