@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import ROOT, UPLOAD_MB
+from conftest import PATIENCE, ROOT, UPLOAD_MB
 from PIL import Image
 from playwright.sync_api import FilePayload, Locator, Page, expect
 
@@ -129,8 +129,9 @@ def settled(page: Page) -> Page:
     return page
 
 
-def idle(page: Page) -> None:
-    expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning")
+def idle(page: Page, patience: float = PATIENCE) -> None:
+    app = page.get_by_test_id("stApp")
+    expect(app).to_have_attribute("data-test-script-state", "notRunning", timeout=patience)
 
 
 def picture(page: Page) -> dict:
@@ -282,7 +283,7 @@ def test_every_page_opens_without_a_fault(visit):
     assert len(every) == len(PAGES)
     for go in [*(links.nth(k).click for k in range(len(every))), lambda: page.goto(every[-1])]:
         go()
-        idle(page)
+        idle(page, 3 * PATIENCE)  # the first to open Fidelity has its records fitted
         expect(page.get_by_test_id("stHeading").first).to_be_visible()
         expect(page.get_by_test_id("stException")).to_have_count(0)
 
