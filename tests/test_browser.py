@@ -139,7 +139,7 @@ def picture(page: Page) -> dict:
 
 
 def verdict(page: Page) -> str:
-    return page.get_by_test_id("stMain").locator("h3").first.inner_text()
+    return page.get_by_test_id("stMain").locator("h3").first.inner_text().replace("\xa0", " ")
 
 
 def headline(page: Page) -> str:
