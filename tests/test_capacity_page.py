@@ -52,7 +52,7 @@ class Capacity(Dashboard):
 
     @property
     def headings(self) -> list[str]:
-        return [h.value for h in self.at.main.subheader]
+        return [h.value.replace("\xa0", " ") for h in self.at.main.subheader]
 
 
 def test_the_page_says_what_the_search_finds():
