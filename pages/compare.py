@@ -6,6 +6,7 @@ from pages.ui import beside, compare, differ, export, out, sharing, why
 
 scenario, runs = compare.runs()
 part, shown = compare.brushed(runs, scenario)
+held = [*runs, *shown]  # by whoever draws them, however many others draw theirs
 sharing.opened(runs, scenario)
 compare.verdict(shown, part)
 compare.headline(shown, part)
@@ -23,3 +24,4 @@ compare.figures(shown, part)
 out.files(runs, shown, part)
 compare.definitions()
 st.caption(compare.provenance(part, shown))
+held.clear()

@@ -62,11 +62,6 @@ def once(make: Callable) -> Any:
     return given
 
 
-def forget(run) -> None:
-    """Drop what was made of the run; whoever still has the run has it made again."""
-    _made.pop(run, None)
-
-
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Run:
     """Times in ms. Tables are structured arrays: sim.state has REQUEST, STEP, SEGMENT, GAP, GRANT.

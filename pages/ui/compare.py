@@ -24,6 +24,7 @@ from sim.workload import draw
 from . import charts, controls, drawings, files, share, tables, why
 from .export import export
 from .palette import variant_colours
+from .shelf import Runs, fragment
 from .text import dark, legend, plain, unbroken
 from .timeline import Window, asked, is_large, opening_window, pack, remote, shade_scale
 from .timeline import timeline as canvas
@@ -51,31 +52,33 @@ def scenario() -> Scenario:
     return scenario
 
 
-def runs() -> tuple[Scenario, list[Run]]:
+def runs() -> tuple[Scenario, Runs]:
     """The scenario of the sidebar and its runs; where it can't be run, say why and stop."""
-    asked = scenario()
+    asked, bar = scenario(), st.empty()
+    runs = Runs(asked, controls.trace())
     try:
-        runs = share.runs_of(asked, controls.trace())
+        runs.taken(bar.progress)
     except ScenarioError as error:
         st.error(f"{plain(str(error))}.")
         st.stop()
+    bar.empty()
     notice([*share.problem_of_pick(len(runs[0].requests)), *share.problem_of_window()])
     return asked, runs
 
 
-def brushed(runs: Sequence[Run], scenario: Scenario) -> tuple[Scenario, Sequence[Run]]:
+def brushed(runs: Runs, scenario: Scenario) -> tuple[Scenario, Runs]:
     """Scenario and runs, of which only who arrived in the window that the brush marks counts."""
     window = share.window()
     place = st.container(key="brushed")  # always there, so that what follows keeps the focus
     if window is None:
         return scenario, runs
     part = Windowed.of(scenario, *window)
-    parts = [counted(run, part) for run in runs]
+    parts = Runs(part, runs.trace)
     left, right = place.columns([5, 1], vertical_alignment="center")
     span = f"{window[0] / 1e3:,.3f} to {window[1] / 1e3:,.3f} s"
-    if not all(len(part.served) for part in parts):
+    if not all(len(run.served) for run in parts):
         left.warning(f"Nobody who was served arrived from {span}: all requests are shown.")
-        part, parts = scenario, list(runs)
+        part, parts = scenario, runs
     else:
         left.info(
             f"Of {len(parts[0].requests):,} requests that arrived from {span}, and no others."
@@ -217,8 +220,8 @@ def _packed(link: str, window: Window | None, picked: int | None, _runs, _scenar
     return pack(_runs, _scenario, window=window, picked=picked)
 
 
-@st.fragment
-def timeline(runs: Sequence[Run], scenario: Scenario, shown: Sequence[Run], part: Scenario) -> None:
+@fragment
+def timeline(runs: Runs, scenario: Scenario, shown: Runs, part: Scenario) -> None:
     """The canvas, of all requests; and, outside it, what was picked or asked for there, of those
     that count."""
     picked = share.picked(len(runs[0].requests))
@@ -313,9 +316,9 @@ def _request(runs: Sequence[Run], scenario: Scenario, picked: int | None) -> Non
 
 def _as_table(runs: Sequence[Run], scenario: Scenario, window: Window | None) -> None:
     """Who held which seat and when, for whoever can't see the canvas."""
-    names = {run.label: run for run in runs}
-    label = st.selectbox("Variant", names, key="table-variant")
-    run = names[label]
+    labels = [run.label for run in runs]
+    k = labels.index(st.selectbox("Variant", labels, key="table-variant"))
+    label, run = labels[k], runs[k]
     # Not in order of their ends: a decode's is known later where the next step is planned ahead.
     places = index(run).slice(*window[:2]) if window else np.arange(len(run.segments))
     count = len(places)
@@ -327,13 +330,13 @@ def _as_table(runs: Sequence[Run], scenario: Scenario, window: Window | None) ->
     st.caption(f"Phases: {', '.join(PHASES)}. Times in ms.")
     left, right, _ = st.columns([1, 1, 4])
     with left:
-        export(f"segments-{label}", scenario, lambda: segments_table(run))
+        export(f"segments-{label}", scenario, lambda: segments_table(runs[k]))
     with right:
-        export(f"requests-{label}", scenario, lambda: requests_table(run).reset_index())
+        export(f"requests-{label}", scenario, lambda: requests_table(runs[k]).reset_index())
 
 
-@st.fragment
-def distributions(runs: Sequence[Run], scenario: Scenario) -> None:
+@fragment
+def distributions(runs: Runs, scenario: Scenario) -> None:
     left, right = st.columns([4, 1], vertical_alignment="bottom")
     left.subheader("How the latencies are spread", anchor=False)
     form = right.segmented_control(

@@ -16,11 +16,12 @@ from sim.why import MEASURES
 from sim.window import Windowed, within
 
 from . import controls, share, tables, why
+from .shelf import Runs, fragment
 from .text import plain
 
 
-@st.fragment
-def section(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> None:
+@fragment
+def section(runs: Runs, shown: Runs, scenario: Scenario) -> None:
     """Two variants, or one and another link's baseline, side by side: of the requests shown."""
     st.subheader("What differs", anchor=False)
     labels = [run.label for run in runs]
@@ -70,7 +71,7 @@ def _other():
         return None
 
 
-@st.cache_resource(max_entries=4, show_spinner="Simulating the other link")
+@st.cache_resource(max_entries=1, show_spinner="Simulating the other link")
 def _one_of(link: str, _scenario: Scenario):
     return differ.one_of(_scenario)
 

@@ -24,13 +24,13 @@ def files(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> None
                 " hold who arrived in the window, and all steps."
             )
         _button("slotscope-trace.json", lambda: trace_json(runs, scenario), "application/json")
-        for whole, run in zip(runs, shown, strict=True):
+        for k, run in enumerate(runs):
             with st.container(horizontal=True):
                 for table in (*TABLES, "grants"):
                     name = f"{run.label.replace(' ', '-')}-{table}.parquet"
 
-                    def made(whole=whole, run=run, table=table):
-                        return parquet(tabled(whole, run), table, scenario)
+                    def made(k=k, table=table):
+                        return parquet(tabled(runs[k], shown[k]), table, scenario)
 
                     _button(name, made, "application/vnd.apache.parquet")
 

@@ -2,20 +2,13 @@
 
 import gc
 import math
-from collections import OrderedDict
-from collections.abc import Sequence
-from threading import Lock
 
 import streamlit as st
 
-from sim.run import Run, forget, serve_variant
 from sim.scenario import MAX_LINK, PAGE, Scenario
 from sim.store import StoreError
-from sim.workload import Workload, draw
 
 from . import keep
-
-KEPT_REQUESTS = 2_000_000  # rows of runs that stay at hand for all viewers
 
 
 def enter() -> None:
@@ -215,56 +208,3 @@ def set_live(script: str) -> None:
 def host() -> str:
     """Scheme and host of the page, for a link that leaves it."""
     return "/".join((st.context.url or "").split("/")[:3])
-
-
-@st.cache_resource(show_spinner=False)
-def _shelf() -> tuple[OrderedDict[tuple, Run], Lock]:
-    """Runs at hand, one shelf for all viewers; whoever touches it holds its lock."""
-    return OrderedDict(), Lock()
-
-
-def runs_of(scenario: Scenario, trace: Workload | None) -> list[Run]:
-    """The scenario's runs, from the shelf where they stand there already.
-
-    ScenarioError as `Scenario.check`. A control that moves meanwhile ends the run.
-    """
-    (shelf, lock), runs, workload = _shelf(), [], None  # another viewer may drop a run
-    keys = [
-        (
-            scenario.traffic,
-            variant,
-            scenario.limits_of(variant),
-            scenario.cost_of(variant),
-            scenario.host_of(variant),
-        )
-        for variant in scenario.variants
-    ]
-    bar = st.empty()
-    for key, variant in zip(keys, scenario.variants, strict=True):
-        with lock:
-            run = shelf.pop(key, None)
-        if run is None:
-            if workload is None:
-                workload = draw(scenario.traffic, trace)
-                scenario.check(len(workload))
-            _make_room(len(workload), keys)
-
-            def go_on(done, label=variant.label):
-                bar.progress(done, f"Simulating {label}")
-
-            run = serve_variant(scenario, variant, workload, go_on)
-        with lock:
-            shelf[key] = run  # the one used last stands last
-        runs.append(run)
-    bar.empty()
-    _make_room(0, keys)
-    return runs
-
-
-def _make_room(requests: int, wanted: Sequence[tuple]) -> None:
-    """Take runs off the shelf, the one used longest ago first, until so many requests fit."""
-    shelf, lock = _shelf()
-    with lock:
-        for key in [key for key in shelf if key not in wanted]:
-            if sum(len(run.requests) for run in shelf.values()) + requests > KEPT_REQUESTS:
-                forget(shelf.pop(key))

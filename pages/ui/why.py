@@ -27,11 +27,9 @@ LEAST_TOLD = 0.05  # of TTFT: what is less is no cause to name
 AT_ONCE = 20_000  # requests of all variants, up to which advice is tried unasked
 
 
-@st.cache_resource(max_entries=1, show_spinner=False)
-def splits(link: str, _runs: Sequence[Run], _scenario: Scenario) -> list[Why]:
-    """The split of each run, made once for all viewers of a link."""
-    pairs = zip(_runs, _scenario.variants, strict=True)
-    return [causes.why_variant(run, _scenario, variant) for run, variant in pairs]
+def _splits(runs: Sequence[Run], scenario: Scenario) -> list[Why]:
+    pairs = zip(runs, scenario.variants, strict=True)
+    return [causes.why_variant(run, scenario, variant) for run, variant in pairs]
 
 
 def _rows(values: dict[str, np.ndarray], shares: bool) -> pd.DataFrame:
@@ -50,7 +48,7 @@ def _rows(values: dict[str, np.ndarray], shares: bool) -> pd.DataFrame:
 def totals(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario, dark: bool) -> None:
     """What the slowest requests of each variant waited for, of those that arrived in the window."""
     st.subheader("Why did it wait?", anchor=False)
-    whole = splits(Scenario.link(scenario), runs, scenario)  # whatever the window
+    whole = _splits(runs, scenario)  # whatever the window
     found = [
         [causes.total(split, half, Q, run.ids) for split, run in zip(whole, shown, strict=True)]
         for half in (TTFT, DECODING)
@@ -129,7 +127,7 @@ token).
 
 def request(runs: Sequence[Run], scenario: Scenario, i: int, dark: bool) -> None:
     """Why request i waited under every variant: in a sentence, its figures and split, and who."""
-    whole, present = splits(scenario.link(), runs, scenario), set()
+    whole, present = _splits(runs, scenario), set()
     delays = [split.delayed_by(i) for split in whole]
     st.markdown("\n".join(map(_told, whole, delays, [i] * len(whole))))
     st.table(tables.one_request(runs, i), border="horizontal")
@@ -147,9 +145,9 @@ def request(runs: Sequence[Run], scenario: Scenario, i: int, dark: bool) -> None
             )
             present |= set(rows["name"])
     _legend(present, dark)
-    for column, split, rows in zip(st.columns(len(whole)), whole, delays, strict=True):
+    for k, column in enumerate(st.columns(len(whole))):
         with column:
-            _delays(split, rows, i)
+            _delays(runs, k, whole[k], delays[k], i)
 
 
 def _told(split: Why, delays: pd.DataFrame, i: int) -> str:
@@ -166,8 +164,8 @@ def _told(split: Why, delays: pd.DataFrame, i: int) -> str:
     return f"{said}."
 
 
-def _delays(split: Why, rows: pd.DataFrame, i: int) -> None:
-    """Who delayed request i under one variant, and ways to go there."""
+def _delays(runs: Sequence[Run], k: int, split: Why, rows: pd.DataFrame, i: int) -> None:
+    """Who delayed request i under variant k, and ways to go there."""
     rows = pd.DataFrame(rows[rows["ms"] > 0])
     st.markdown(f"**{split.run.label}**: {len(rows):,} requests delayed request {i}")
     place = st.container(gap=None)
@@ -180,13 +178,13 @@ def _delays(split: Why, rows: pd.DataFrame, i: int) -> None:
             icon=":material/arrow_forward:",
             type="tertiary",
             on_click=go_to,
-            args=(split.run, int(row.request)),
+            args=(runs, k, int(row.request)),
         )
 
 
-def go_to(run: Run, i: int) -> None:
-    """Pick request i and show it from its arrival to its last token under this run."""
-    r = run.requests[i]
+def go_to(runs: Sequence[Run], k: int, i: int) -> None:
+    """Pick request i and show it from its arrival to its last token under variant k."""
+    r = runs[k].requests[i]
     share.pick(i)
     if r["refused"]:
         return
@@ -204,12 +202,12 @@ def jumps(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> None
     """Buttons that go to the next worst request, preemption or long step of one variant, of the
     requests shown."""
     state = st.session_state
-    by_label = {run.label: (run, part) for run, part in zip(runs, shown, strict=True)}
+    labels = [run.label for run in runs]
     last = len(runs[0].requests) - 1
     with st.container(horizontal=True, vertical_alignment="bottom"):
         usual = scenario.baseline
-        label = st.selectbox("Jump within", by_label, index=usual, key="jump-run", width=180)
-        run, part = by_label[label]
+        label = st.selectbox("Jump within", labels, index=usual, key="jump-run", width=180)
+        k = labels.index(label)
         st.number_input(
             "Go to request",
             0,
@@ -219,7 +217,7 @@ def jumps(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> None
             width=165,
             placeholder=f"0 to {last:,}",
             on_change=_go_to_number,
-            args=(run,),
+            args=(runs, k),
         )
         measure = st.selectbox(
             "Metric", MEASURES, format_func=MEASURES.__getitem__, key="jump-metric", width=120
@@ -227,44 +225,44 @@ def jumps(runs: Sequence[Run], shown: Sequence[Run], scenario: Scenario) -> None
         st.button(
             "Next worst",
             on_click=_next_worst,
-            args=(run, measure, part.ids),
+            args=(runs, k, measure, shown),
             help=f"Of the requests at or beyond p99 of {MEASURES[measure]}, the worst first",
         )
-        lost = part.segments[part.segments["phase"] == PREEMPTED]
+        lost = np.count_nonzero(shown[k].segments["phase"] == PREEMPTED)
         st.button(
             "Next preemption",
             on_click=_next_preemption,
-            args=(lost[np.argsort(lost["t0"], kind="stable")],),
-            disabled=not len(lost),
-            help=f"There are {len(lost):,}",
+            args=(shown, k),
+            disabled=not lost,
+            help=f"There are {lost:,}",
         )
         limit = float(scenario.slo.tpot_slo)
         over = st.number_input(
             "Steps over, ms", value=limit, min_value=0.0, key="jump-over", width=140
         )
-        steps = run.steps if run is part else during(run, part)
-        st.button("Next long step", on_click=_next_step, args=(run.label, steps, over))
+        st.button("Next long step", on_click=_next_step, args=(runs, k, over, shown))
     if said := state.pop("jumped", None):
         st.caption(said)
 
 
-def _go_to_number(run: Run) -> None:
+def _go_to_number(runs: Sequence[Run], k: int) -> None:
     number = st.session_state["jump-request"]
     if number is not None:
-        go_to(run, number)
+        go_to(runs, k, number)
 
 
-def _next_worst(run: Run, measure: str, ids: np.ndarray | None) -> None:
-    found = causes.worst(run, measure, ids=ids)
+def _next_worst(runs: Sequence[Run], k: int, measure: str, shown: Sequence[Run]) -> None:
+    run = runs[k]
+    found = causes.worst(run, measure, ids=shown[k].ids)
     if not len(found):
         st.session_state.jumped = f"No request of {run.label} has a {MEASURES[measure]}."
         return
     now = share.picked(len(run.requests))
     place = np.flatnonzero(found == now)
-    k = (int(place[0]) + 1) % len(found) if len(place) else 0
-    go_to(run, int(found[k]))
+    j = (int(place[0]) + 1) % len(found) if len(place) else 0
+    go_to(runs, k, int(found[j]))
     st.session_state.jumped = (
-        f"Request {found[k]}: number {k + 1} of the {len(found)} at or beyond p99 of"
+        f"Request {found[j]}: number {j + 1} of the {len(found)} at or beyond p99 of"
         f" {MEASURES[measure]} under {run.label}."
     )
 
@@ -275,7 +273,10 @@ def _after(times: np.ndarray) -> int:
     return k if k < len(times) else 0
 
 
-def _next_preemption(lost: np.ndarray) -> None:
+def _next_preemption(shown: Sequence[Run], k: int) -> None:
+    segments = shown[k].segments
+    lost = segments[segments["phase"] == PREEMPTED]
+    lost = lost[np.argsort(lost["t0"], kind="stable")]
     mark = lost[_after(lost["t0"])]
     t, i = float(mark["t0"]), int(mark["request"])
     st.session_state["jumped-to"] = t
@@ -284,10 +285,12 @@ def _next_preemption(lost: np.ndarray) -> None:
     st.session_state.jumped = f"Request {i} is preempted at {t / 1e3:,.3f} s."
 
 
-def _next_step(label: str, steps: np.ndarray, over: float) -> None:
+def _next_step(runs: Sequence[Run], k: int, over: float, shown: Sequence[Run]) -> None:
+    run, part = runs[k], shown[k]
+    steps = run.steps if run is part else during(run, part)
     long = steps[steps["ms"] > over]
     if not len(long):
-        st.session_state.jumped = f"No step of {label} takes longer than {duration(over)}."
+        st.session_state.jumped = f"No step of {run.label} takes longer than {duration(over)}."
         return
     step = long[_after(long["t0"])]
     st.session_state["jumped-to"] = float(step["t0"])
