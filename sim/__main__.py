@@ -140,7 +140,7 @@ def run_compare(args: argparse.Namespace) -> int:
     if args.parquet:
         write_parquet(Path(args.parquet), runs, scenario)
     if args.perfetto:
-        write_trace(Path(args.perfetto), runs, scenario)
+        write_trace(Path(args.perfetto), runs, scenario, args.perfetto.endswith(".gz"))
     print(json.dumps(as_dict(runs, scenario), indent=1) if args.json else as_text(runs, scenario))
     return 0
 

@@ -1,5 +1,6 @@
 """Decks, reports, charts and tables: read back, rendered, opened offline."""
 
+import gzip
 import io
 import os
 import pickle
@@ -418,6 +419,19 @@ def test_a_job_that_fails_or_is_killed_says_so(view):
     os.kill(job.processes[0].pid, signal.SIGKILL)
     until_over(job)
     assert "it was stopped" in job.failure
+
+
+def test_a_part_is_the_same_from_a_worker_as_at_once(view, monkeypatch):
+    start, apart = [], jobs.apart
+    monkeypatch.setattr(jobs, "apart", lambda *a, **o: start.append(a) or apart(*a, **o))
+    trace = jobs.part("trace.json", view)
+    assert not start
+    monkeypatch.setattr(jobs, "AT_ONCE", 0)
+    assert gzip.decompress(jobs.part("trace.json.gz", view)) == trace
+    assert len(start) == 1
+    lame = replace(view.runs[0], requests=view.runs[0].requests[["arrival"]])
+    with pytest.raises(RuntimeError, match="requests.csv: not made"):
+        jobs.part("requests.csv", view._replace(runs=[lame]))
 
 
 def test_jobs_wait_for_one_another_and_can_be_stopped(view):

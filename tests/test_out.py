@@ -102,7 +102,9 @@ def runs():
 
 
 def test_every_event_is_one_of_the_format(runs):
-    trace = json.loads(trace_json(*runs), parse_constant=lambda name: pytest.fail(f"{name} in it"))
+    trace = json.loads(
+        "".join(trace_json(*runs)), parse_constant=lambda name: pytest.fail(f"{name} in it")
+    )
     Draft202012Validator(FILE).validate(trace)
     assert {event["ph"] for event in trace["traceEvents"]} == set(EVENTS)
     for event in trace["traceEvents"]:
@@ -141,7 +143,7 @@ def test_what_is_no_event_of_the_format_is_noticed(event):
 
 
 def test_every_process_and_track_is_named_once_and_counters_go_on_in_time(runs):
-    made = trace_events(*runs)["traceEvents"]
+    made = list(trace_events(runs[0]))
     names = [track(e) for e in made if e["name"] == "thread_name"]
     assert len(set(names)) == len(names)
     assert {track(e) for e in made if e["ph"] in "Xi"} == set(names)
@@ -158,7 +160,7 @@ def test_every_process_and_track_is_named_once_and_counters_go_on_in_time(runs):
 
 
 def test_slices_of_a_track_are_the_seats_and_never_overlap(runs):
-    made = trace_events(*runs)["traceEvents"]
+    made = list(trace_events(runs[0]))
     for pid, run in enumerate(runs[0], start=1):
         slices = pd.DataFrame([e for e in made if e["ph"] == "X" and e["pid"] == pid])
         assert len(slices) == (run.segments["phase"] != PREEMPTED).sum()
@@ -176,7 +178,7 @@ def test_slices_of_a_track_are_the_seats_and_never_overlap(runs):
 
 
 def test_counters_are_the_line_the_seats_the_tokens_and_the_pool(runs):
-    made = trace_events(*runs)["traceEvents"]
+    made = list(trace_events(runs[0]))
     run = runs[0][0]
     counters = [e for e in made if e["ph"] == "C" and e["pid"] == 1]
     queue = [e for e in counters if e["name"] == "requests"]
@@ -200,8 +202,6 @@ def test_parquet_gives_the_tables_back(runs):
         made = table(run)
         pd.testing.assert_frame_equal(back, made.reset_index() if made.index.name else made)
         assert "slotscope" in back.attrs
-    grants = pd.read_parquet(io.BytesIO(parquet(run, "grants", runs[1])))
-    assert len(grants) == len(run.grants)
 
 
 def test_the_command_line_writes_both(tmp_path, capsys):

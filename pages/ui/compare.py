@@ -22,7 +22,7 @@ from sim.window import Windowed, counted
 from sim.workload import draw
 
 from . import charts, controls, drawings, files, share, tables, why
-from .export import export
+from .export import export, export_table
 from .palette import variant_colours
 from .shelf import Runs, fragment
 from .text import dark, legend, plain, unbroken
@@ -330,9 +330,9 @@ def _as_table(runs: Sequence[Run], scenario: Scenario, window: Window | None) ->
     st.caption(f"Phases: {', '.join(PHASES)}. Times in ms.")
     left, right, _ = st.columns([1, 1, 4])
     with left:
-        export(f"segments-{label}", scenario, lambda: segments_table(runs[k]))
+        export_table(f"segments-{label}", scenario, "segments", k, runs, runs)
     with right:
-        export(f"requests-{label}", scenario, lambda: requests_table(runs[k]).reset_index())
+        export_table(f"requests-{label}", scenario, "requests", k, runs, runs)
 
 
 @fragment

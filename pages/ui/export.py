@@ -10,13 +10,13 @@ from sim.scenario import Scenario
 from sim.sweep import Sweep
 from sim.table import csv, parquet, snippet, stamp
 
-from . import share
+from . import jobs, share
 from .charts import slide
 from .draw import TYPES, picture
-from .files import FILES, View
+from .files import FILES, PARTS, View, tabled
 from .jobs import Job
 from .text import dark
-from .timeline import opening_window
+from .timeline import is_large, opening_window
 
 PARQUET = "application/vnd.apache.parquet"
 
@@ -43,6 +43,38 @@ def export_chart(
     """The same of a chart that the page shows, and of its table."""
     said, ground = stamp(scenario, share.host()), dark()
     export(name, scenario, table, lambda: slide(chart, title, said, ground))
+
+
+def export_table(
+    name: str, scenario: Scenario, table: str, k: int, runs: Sequence[Run], whole: Sequence[Run]
+) -> None:
+    """A popover with one of variant k's tables; the CSV compressed where it is large."""
+    with st.popover("Export", icon=":material/download:", type="tertiary"):
+        for ending in ("csv.gz" if is_large([runs[k]]) else "csv", "parquet"):
+            table_button(f"{name}.{ending}", scenario, f"{table}.{ending}", k, runs, whole)
+
+
+def table_button(
+    file: str, scenario: Scenario, part: str, k: int, runs: Sequence[Run], whole: Sequence[Run]
+) -> None:
+    """A download of `part` of variant k: of PARTS a table. runs: of those who count."""
+    host = share.host()
+
+    def make() -> bytes:
+        run = tabled(whole[k], runs[k])
+        return jobs.part(part, View(scenario, [run], host, (0.0, 0.0)))
+
+    _button(file, make, PARTS[part].mime)
+
+
+def trace_button(runs: Sequence[Run], scenario: Scenario) -> None:
+    """A download of the trace of all variants, compressed where it is large."""
+    part, host = "trace.json.gz" if is_large(runs) else "trace.json", share.host()
+
+    def make() -> bytes:
+        return jobs.part(part, View(scenario, list(runs), host, (0.0, 0.0)))
+
+    _button(f"slotscope-{part}", make, PARTS[part].mime)
 
 
 def _button(file: str, make: Callable[[], bytes], mime: str) -> None:

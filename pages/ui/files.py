@@ -1,7 +1,8 @@
 """Files of a comparison for slides, mail and notebooks, each made by a worker process.
 
 `python -m pages.ui.files KIND FOLDER` reads FOLDER/view, tells its progress in FOLDER/progress and
-leaves FOLDER/file. To add a kind, write a function of (view, path, step) and decorate it.
+leaves FOLDER/file. To add a kind, write a function of (view, path, step) and decorate it; the
+parts, of one variant or of all for another program, are such kinds too.
 """
 
 import pickle
@@ -9,10 +10,12 @@ import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from gzip import compress
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+from sim import out
 from sim.explain import duration
 from sim.metrics import METRICS
 from sim.run import Run
@@ -47,6 +50,7 @@ class File(NamedTuple):
 
 
 FILES: dict[str, File] = {}
+PARTS: dict[str, File] = {}
 
 
 def file(label: str, name: str, mime: str):
@@ -92,7 +96,7 @@ def pictures(view: View, path: Path, step: Step) -> None:
     wanted: list[tuple] = [("timeline", None, False)]
     for shown, form in product(drawings.SHOWN, FORMS):
         wanted.append((f"{shown.metric}-{form}", shown, form == "cdf"))
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for k, (ground, (name, shown, cumulative)) in enumerate(product(GROUNDS, wanted)):
             step(k / len(GROUNDS) / len(wanted), f"Drawing {name}, {ground}")
             dark = ground == "dark"
@@ -100,25 +104,57 @@ def pictures(view: View, path: Path, step: Step) -> None:
             if drawing is not None:
                 vector = drawn(drawing, "svg").decode()
                 for kind in TYPES:
-                    out.writestr(f"{ground}/{name}.{kind}", drawn(vector, kind))
+                    archive.writestr(f"{ground}/{name}.{kind}", drawn(vector, kind))
 
 
 @file("Requests and steps", "slotscope-tables.zip", "application/zip")
 def tables(view: View, path: Path, step: Step) -> None:
     """Every request and every step of each variant, as CSV and as Parquet."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for k, run in enumerate(map(tabled, view.whole or view.runs, view.runs)):
             for j, (name, table) in enumerate(TABLES.items()):
                 step((k + j / 2) / len(view.runs), f"Writing the {name} of {run.label}")
                 content, where = table(run), f"{_file_name(run.label)}-{name}"
-                out.writestr(f"{where}.csv", csv(content, view.scenario, view.host))
-                out.writestr(f"{where}.parquet", parquet(content, view.scenario, view.host))
+                archive.writestr(f"{where}.csv", csv(content, view.scenario, view.host))
+                archive.writestr(f"{where}.parquet", parquet(content, view.scenario, view.host))
 
 
 def tabled(whole: Run, run: Run) -> Run:
     """The run with steps as a table has them: of everybody, also where only some count, since
     grants count their rows."""
     return replace(run, steps=whole.steps)
+
+
+def _part(name: str, mime: str, write: Callable[[View, Path], None]) -> None:
+    PARTS[name] = File(name, name, name, mime, "", lambda view, path, step: write(view, path))
+
+
+def _table(name: str, ending: str, mime: str, written: Callable[..., bytes]) -> None:
+    """One of a variant's tables."""
+
+    def write(view: View, path: Path) -> None:
+        path.write_bytes(written(view.runs[0], name, view.scenario, view.host))
+
+    _part(f"{name}.{ending}", mime, write)
+
+
+for _name in out.TABLES:
+    _table(_name, "csv", "text/csv", out.as_csv)
+    _table(_name, "csv.gz", "application/gzip", lambda *given: compress(out.as_csv(*given), 1))
+    _table(_name, "parquet", "application/vnd.apache.parquet", out.parquet)
+
+
+def _trace(ending: str, mime: str) -> None:
+    """All variants as a trace for Perfetto."""
+
+    def write(view: View, path: Path) -> None:
+        out.write_trace(path, view.runs, view.scenario, compressed=ending.endswith("gz"))
+
+    _part(f"trace.{ending}", mime, write)
+
+
+_trace("json", "application/json")
+_trace("json.gz", "application/gzip")
 
 
 def timeline(view: View, dark: bool) -> str:
@@ -146,7 +182,7 @@ def main(kind: str, folder: Path) -> None:
         (folder / "telling").replace(folder / "progress")
 
     view = pickle.loads((folder / "view").read_bytes())
-    FILES[kind].make(view, folder / "making", step)
+    (FILES | PARTS)[kind].make(view, folder / "making", step)
     (folder / "making").replace(folder / "file")
 
 

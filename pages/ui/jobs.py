@@ -2,16 +2,20 @@
 
 import pickle
 import subprocess
+import time
 import weakref
 from pathlib import Path
 from subprocess import DEVNULL
 from tempfile import TemporaryDirectory
 from threading import Lock
 
+from sim.run import Run
+
 from .draw import apart
-from .files import FILES, View
+from .files import FILES, PARTS, View
 
 WORKERS = 2
+AT_ONCE = 20_000  # rows that are written in a fifth of a second, before a worker would have begun
 running: list[subprocess.Popen] = []
 turn = Lock()  # viewers ask at the same time
 
@@ -20,7 +24,7 @@ class Job:
     """One file. Nobody has to end it: its process and folder go when it is forgotten."""
 
     def __init__(self, kind: str, view: View):
-        self.file, self.link = FILES[kind], view.scenario.link()
+        self.file, self.link = (FILES | PARTS)[kind], view.scenario.link()
         folder = TemporaryDirectory(prefix="slotscope-")
         self.folder, self.processes = Path(folder.name), []
         self._end = weakref.finalize(self, _end, self.processes, folder)
@@ -77,6 +81,27 @@ class Job:
 
     def stop(self) -> None:
         self._end()
+
+
+def rows(run: Run) -> int:
+    return sum(len(table) for table in (run.requests, run.steps, run.segments, run.grants))
+
+
+def part(name: str, view: View) -> bytes:
+    """One of PARTS, for a download that waits for it: if large, by a worker. RuntimeError if there
+    is none."""
+    if sum(map(rows, view.runs)) <= AT_ONCE:
+        with TemporaryDirectory(prefix="slotscope-") as folder:
+            PARTS[name].make(view, Path(folder, name), lambda done, doing: None)
+            return Path(folder, name).read_bytes()
+    job = Job(name, view)
+    while not job.is_over:
+        job.progress()
+        time.sleep(0.1)
+    content = job.content
+    if content is None:
+        raise RuntimeError(job.failure)
+    return content
 
 
 def _end(processes: list[subprocess.Popen], folder: TemporaryDirectory) -> None:
