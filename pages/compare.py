@@ -15,7 +15,7 @@ with st.container(horizontal=True):
     sharing.sharing(runs, scenario)
     export.files(shown, part, runs)
 beside.beside(runs, scenario)
-differ.real(part)
+differ.real(part, runs)
 compare.timeline(runs, scenario, shown, part)
 why.totals(runs, shown, part, compare.dark())
 differ.section(runs, shown, part)

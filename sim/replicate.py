@@ -13,6 +13,7 @@ from .window import counted
 from .workload import Workload, draw
 
 SEEDS = 20
+MOST = 60_000_000  # requests of all runs: three variants of a million each
 RESAMPLES = 10_000
 BOOTSTRAP_SEED = 20  # so that the same runs give the same interval
 
@@ -60,11 +61,12 @@ def replicate(
     names: Sequence[str],
     trace: Workload | None = None,
     seeds: int = SEEDS,
-    go_on: Callable[[float], object] = lambda done: None,
+    go_on: Callable[[int, int], object] = lambda done, of: None,
 ) -> Replicates:
-    """The scenario under its own seed and the `seeds - 1` after it. ScenarioError if none plays.
+    """The scenario under its own seed and the `seeds - 1` after it. ScenarioError if none plays, or
+    if they serve more than MOST requests.
 
-    A run that serves nobody of those who count has no figures. go_on(share done) is called after
+    A run that serves nobody of those who count has no figures. go_on(runs done, of) is called after
     each run; what it raises ends the work.
     """
     if "seed" not in scenario.traffic.uses:
@@ -72,14 +74,20 @@ def replicate(
             f"seed plays no part in arrivals {scenario.traffic.arrivals}: choose arrivals that are"
             " drawn"
         )
+    runs = seeds * len(scenario.variants)
     values = np.full((len(scenario.variants), len(names), seeds), np.nan)
     for s in range(seeds):
         drawn = replace(scenario, traffic=replace(scenario.traffic, seed=scenario.traffic.seed + s))
         workload = draw(drawn.traffic, trace)
         scenario.check(len(workload))
+        if (count := runs * len(workload)) > MOST:
+            raise ScenarioError(
+                f"{count:,} requests, of {len(scenario.variants)} variants under {seeds} seeds, are"
+                f" over the cap of {MOST:,}: ask for at most {MOST // runs:,} of each"
+            )
         for k, variant in enumerate(scenario.variants):
             run = counted(serve_variant(drawn, variant, workload), scenario)
             if len(run.served):
                 values[k, :, s] = [FIGURES[name].of(run, scenario.slo) for name in names]
-            go_on((s + (k + 1) / len(scenario.variants)) / seeds)
+            go_on(s * len(scenario.variants) + k + 1, runs)
     return Replicates(tuple(v.label for v in scenario.variants), tuple(names), values)

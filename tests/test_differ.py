@@ -137,6 +137,15 @@ def test_seeds_are_paired_and_the_first_is_the_scenarios_own():
         replicate(of("/?arrivals=list"), ("itl_p99",))
 
 
+def test_so_many_requests_are_refused_before_the_first_run():
+    large = of("/?arrivals=poisson&rate=100&duration=10000&v=static&v=chunked")
+    with pytest.raises(ScenarioError, match="ask for at most 500,000 of each"):
+        replicate(large, ("itl_p99",), seeds=60, go_on=lambda done, of: pytest.fail("it ran"))
+    told = []
+    replicate(of("/?duration=1"), (), seeds=2, go_on=lambda done, of: told.append((done, of)))
+    assert told == [(k, 6) for k in range(1, 7)]
+
+
 def test_decodes_of_a_step_are_those_that_decode(opening):
     _, runs = opening
     found = parting(runs[1], runs[2])

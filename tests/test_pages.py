@@ -11,7 +11,7 @@ from streamlit.runtime.pages_manager import PagesManager
 from streamlit.testing.v1 import AppTest
 
 from pages.ui import compare as comparison
-from pages.ui import share, timeline
+from pages.ui import shelf, timeline
 from pages.ui.links import LINKS
 from sim import files, traces
 from sim import scenario as scenarios
@@ -599,8 +599,8 @@ def test_a_file_over_the_limit_is_refused_with_the_limit_and_its_setting(monkeyp
 
 def test_requests_over_the_cap_are_refused_before_any_is_drawn(monkeypatch):
     drawn = []
-    draw = share.draw
-    monkeypatch.setattr(share, "draw", lambda *args: drawn.append(args) or draw(*args))
+    draw = shelf.draw
+    monkeypatch.setattr(shelf, "draw", lambda *args: drawn.append(args) or draw(*args))
     monkeypatch.setattr(scenarios, "MAX_REQUESTS", 1_100)
     board = Dashboard()
     drawn.clear()

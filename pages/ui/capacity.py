@@ -25,8 +25,6 @@ from .palette import variant_colours
 from .text import dark, legend, plain, unbroken
 
 AT_ONCE = 4_000_000  # requests that a sweep may serve without being asked: some seconds
-GLANCE = 0.4  # seconds that a page waits for a job before it shows how far it is
-REFRESH = 3.0  # seconds between two looks at what a sweep has so far
 LATENCIES = (("ttft", "ttft_slo"), ("tpot", "tpot_slo"), ("itl", None))
 RATES = ("tok_s", "goodput", "attainment")
 COLOURED = ("attainment", "goodput", "tok_s", "ttft_p99", "tpot_p99", "itl_p99")
@@ -184,47 +182,7 @@ def answer(asked: Asked) -> None:
     on = here()
     key = ("capacity", search.name, on)
     job = searches.job(key, lambda go_on: capacity.find(search, asked.trace, here=on, go_on=go_on))
-    _watched(key, job, lambda: _answer(asked, job.result or []))
-
-
-def _watched(key: tuple, job: searches.Job, show, partly=None) -> None:
-    """`show()` once the job is done; till then how far it is, and `partly()`."""
-    job.wait(GLANCE)
-
-    def look():
-        job.watch()
-        if not job.running and st.session_state.pop(f"running {key}", False):
-            st.rerun()
-        if job.result is not None:
-            show()
-            return
-        if job.error:
-            _failed(key, job)
-        elif job.cancelled:
-            st.warning(f"Cancelled after {job.done:,} of {job.of:,} runs; these are kept.")
-            st.button("Go on", key=f"again {key}", on_click=searches.forget, args=(key,))
-        else:
-            st.session_state[f"running {key}"] = True
-            left, right = st.columns([6, 1], vertical_alignment="center")
-            left.progress(min(1.0, job.done / max(1, job.of)), job.progress)
-            right.button("Cancel", key=f"cancel {key}", on_click=job.cancel)
-
-    st.fragment(look, run_every=0.5 if job.running else None)()
-    if partly and job.result is None:
-        st.fragment(partly, run_every=REFRESH if job.running else None)()
-
-
-def _failed(key: tuple, job: searches.Job) -> None:
-    st.error(f"{plain(job.error)}.")
-    left, right, _ = st.columns([1, 1, 4])
-    left.button("Try again", key=f"retry {key}", on_click=searches.forget, args=(key,))
-    if sweep.CLUSTER in job.error:
-        right.button(
-            "Run here",
-            key=f"here {key}",
-            on_click=st.session_state.update,
-            args=({"run_here": True},),
-        )
+    searches.watched(key, job, lambda: _answer(asked, job.result or []))
 
 
 def _answer(asked: Asked, found: list[Capacity]) -> None:
@@ -267,7 +225,9 @@ def curves_below(asked: Asked) -> None:
     job = searches.job(
         key, lambda go_on: sweep.run(asked.sweep, asked.trace, rows, here=on, go_on=go_on)
     )
-    _watched(key, job, lambda: _curves(asked, job.result), lambda: _curves(asked, rows.table(runs)))
+    searches.watched(
+        key, job, lambda: _curves(asked, job.result), lambda: _curves(asked, rows.table(runs))
+    )
 
 
 def _curves(asked: Asked, table: pd.DataFrame | None) -> None:

@@ -15,7 +15,7 @@ from sim.scenario import Scenario
 from sim.why import MEASURES
 from sim.window import Windowed, within
 
-from . import controls, share, tables, why
+from . import controls, searches, share, tables, why
 from .shelf import Runs, fragment
 from .text import plain
 
@@ -134,43 +134,38 @@ def _gains(a: Run, b: Run, measure: str) -> None:
             st.rerun()
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
-def _replicates(link: str) -> dict[str, Replicates]:
-    """What was asked for of a link, kept for all viewers; empty at first."""
-    return {}
-
-
-@st.fragment
-def real(scenario: Scenario) -> None:
+def real(scenario: Scenario, runs: Runs) -> None:
     """On request: the same comparison under more seeds, and an interval beside each difference."""
-    kept = _replicates(scenario.link())
     if len(scenario.variants) < 2:
         return
-    if not kept:
+    key, state = ("real", scenario.link(), scenario.traffic.trace), st.session_state
+    if searches.found(key) is None and state.get("real wanted") != key:
         left, right = st.columns([1, 3], vertical_alignment="center")
-        asked = left.button("Is the difference real?", icon=":material/science:")
-        right.caption(f"Runs every variant under {SEEDS} seeds, paired, with a bootstrap interval.")
-        if not asked:
-            return
-        bar = st.progress(0.0, f"{SEEDS} seeds")
-        try:
-            kept["all"] = replicate(
-                scenario,
-                tables.HEADLINE,
-                controls.trace(),
-                go_on=lambda done: bar.progress(min(1.0, done), f"{SEEDS} seeds"),
-            )
-        except ScenarioError as error:
-            st.error(f"{plain(str(error))}.")
-            return
-        finally:
-            bar.empty()
+        left.button(
+            "Is the difference real?",
+            icon=":material/science:",
+            on_click=state.update,
+            args=({"real wanted": key},),
+        )
+        right.caption(
+            f"Runs every variant under {SEEDS} seeds, paired, with a bootstrap interval:"
+            f" {SEEDS * len(runs):,} runs, about {duration(1e3 * SEEDS * runs.seconds)} of"
+            " simulating."
+        )
+        return
+    trace = controls.trace()
+    job = searches.job(key, lambda go_on: replicate(scenario, tables.HEADLINE, trace, go_on=go_on))
+    searches.watched(key, job, lambda: _real(scenario, job.result))
+
+
+def _real(scenario: Scenario, found: Replicates | None) -> None:
+    assert found
     st.markdown(
         f"**Is it real?** Differences to {scenario.variants[scenario.baseline].label}, mean of"
         f" {SEEDS} seeds and its 95 % bootstrap interval, paired by seed."
         + (" Of each, who arrives in the window." if isinstance(scenario, Windowed) else "")
     )
-    st.table(_intervals(kept["all"], scenario.baseline), border="horizontal")
+    st.table(_intervals(found, scenario.baseline), border="horizontal")
 
 
 def _intervals(found: Replicates, base: int) -> pd.DataFrame:

@@ -8,10 +8,15 @@ from typing import Any
 
 import streamlit as st
 
+from sim import sweep
 from sim.parameter import ScenarioError
+
+from .text import plain
 
 UNSEEN = 8.0  # seconds without anybody watching, after which a job ends; what it has stays
 KEPT = 40  # finished jobs, with their results
+GLANCE = 0.4  # seconds that a page waits for a job before it shows how far it is
+REFRESH = 3.0  # seconds between two looks at what a job has so far
 
 
 class Ended(Exception):
@@ -98,3 +103,45 @@ def forget(key: tuple) -> None:
 def found(key: tuple) -> Any:
     """What the job of that key has found; None as long as it has not."""
     return _jobs()[key].result if key in _jobs() else None
+
+
+def watched(key: tuple, job: Job, show, partly=None) -> None:
+    """`show()` once the job is done; till then how far it is, and `partly()`: what it has so far,
+    and keeps when it is cancelled."""
+    job.wait(GLANCE)
+
+    def look():
+        job.watch()
+        if not job.running and st.session_state.pop(f"running {key}", False):
+            st.rerun()
+        if job.result is not None:
+            show()
+            return
+        if job.error:
+            _failed(key, job)
+        elif job.cancelled:
+            kept, again = ("; these are kept", "Go on") if partly else ("", "Start again")
+            st.warning(f"Cancelled after {job.done:,} of {job.of:,} runs{kept}.")
+            st.button(again, key=f"again {key}", on_click=forget, args=(key,))
+        else:
+            st.session_state[f"running {key}"] = True
+            left, right = st.columns([6, 1], vertical_alignment="center")
+            left.progress(min(1.0, job.done / max(1, job.of)), job.progress)
+            right.button("Cancel", key=f"cancel {key}", on_click=job.cancel)
+
+    st.fragment(look, run_every=0.5 if job.running else None)()
+    if partly and job.result is None:
+        st.fragment(partly, run_every=REFRESH if job.running else None)()
+
+
+def _failed(key: tuple, job: Job) -> None:
+    st.error(f"{plain(job.error)}.")
+    left, right, _ = st.columns([1, 1, 4])
+    left.button("Try again", key=f"retry {key}", on_click=forget, args=(key,))
+    if sweep.CLUSTER in job.error:
+        right.button(
+            "Run here",
+            key=f"here {key}",
+            on_click=st.session_state.update,
+            args=({"run_here": True},),
+        )

@@ -1,10 +1,11 @@
 """Runs at hand for all viewers, as many as there is room for; others run again when wanted."""
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from threading import Lock
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import streamlit as st
 
@@ -16,6 +17,7 @@ from sim.workload import Workload, draw
 ROOM = 2_000_000  # requests of runs that stay at hand though nobody draws them
 shelf: OrderedDict[tuple, Run] = OrderedDict()  # the one used last stands last
 in_use: WeakValueDictionary[tuple, Run] = WeakValueDictionary()  # and parts of them
+took: WeakKeyDictionary[Run, float] = WeakKeyDictionary()  # seconds to simulate it
 lock = Lock()  # viewers come at the same time
 
 
@@ -48,6 +50,11 @@ class Runs(Sequence[Run]):
     def __iter__(self) -> Iterator[Run]:
         return iter(self.taken())
 
+    @property
+    def seconds(self) -> float:
+        """What it took to simulate them."""
+        return sum(took[run] for run in self)
+
     def taken(self, tell: Callable[[float, str], object] = lambda done, doing: None) -> list[Run]:
         """All of them. ScenarioError as `Scenario.check`; what `tell` raises ends a run."""
         runs, workload = [], None
@@ -63,7 +70,9 @@ class Runs(Sequence[Run]):
                 def go_on(done, label=variant.label):
                     tell(done, f"Simulating {label}")
 
+                began = time.perf_counter()
                 run = serve_variant(self.scenario, variant, workload, go_on)
+                took[run] = time.perf_counter() - began
             with lock:
                 shelf[key] = in_use[key] = run
             runs.append(self._part(key, run))
