@@ -73,6 +73,8 @@ def bring(
         if found is not None:
             form, measured, bad = found
             return Brought(filename, named(source), None, form, measured, bad)
+        if near := results.almost(source, filename):
+            raise ScenarioError(f"{filename} {near}")
         raise traces.unknown(start, filename)
     reading = traces.reading(source, filename, mapping)
     return Brought(filename, named(source), reading, None, [], None)

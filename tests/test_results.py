@@ -59,6 +59,7 @@ SGLANG = {
     "total_input_tokens": 20,
     "total_output_tokens": 5,
     "mean_e2e_latency_ms": 180.0,
+    "median_e2e_latency_ms": 170.0,
     "mean_ttft_ms": 150.0,
     "server_info": {"max_running_requests": 48, "chunked_prefill_size": 4096, "page_size": 1},
 }
@@ -740,6 +741,23 @@ def test_a_value_that_is_no_number_is_listed_with_its_row_and_name():
 def test_a_field_that_is_not_there_is_named():
     rows = [{k: v for k, v in ENGINE[0].items() if k != "arrival_time"} | {"arrival_time": None}]
     assert "arrival_time" in refusal(lines(rows + [ENGINE[1] | {"scheduled_ts": "x"}]))
+
+
+TOLD = [(f.name, name) for f in results.RESULTS.values() if f.beside for name in f.tells]
+
+
+@pytest.mark.parametrize(("sample", "name"), TOLD)
+def test_a_field_that_tells_the_format_is_missed_by_its_name(sample, name):
+    """Renamed, it leaves the file nearest to the format that it was of, or still of that format."""
+    form = results.RESULTS[sample]
+    renamed = SAMPLES[sample].replace(f'"{name}"', f'"{name}_"').encode()
+    try:
+        assert bring.bring(renamed, "f.json").form is form
+        return
+    except ScenarioError as error:
+        sentence = str(error)
+    assert sentence.startswith(f"f.json looks like {form.label} and lacks ")
+    assert name in sentence
 
 
 def test_json_that_nests_too_deeply_is_refused():

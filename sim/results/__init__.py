@@ -14,7 +14,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -101,6 +101,12 @@ class Format(NamedTuple):
     kind: str  # "json" (one object or list, or a line an object), "csv", "text"
     how: str
     read: Callable[[Any, "Bads"], list[Measured]]
+    beside: str = ""  # names of a JSON that its files have beside those that tell it
+
+    @property
+    def tells(self) -> list[str]:
+        """The names that tell a JSON, as `how` has them."""
+        return re.findall(r"[\w-]+", self.how.partition(" ")[2].partition(", with ")[0])
 
 
 class Bads:
@@ -120,10 +126,10 @@ class Bads:
 RESULTS: dict[str, Format] = {}
 
 
-def result(label: str, kind: str, how: str, fits: Callable[[Any], bool]):
+def result(label: str, kind: str, how: str, fits: Callable[[Any], bool], beside: str = ""):
     def register(read):
         name, about = read.__name__, inspect.getdoc(read) or ""
-        RESULTS[name] = Format(name, label, about, fits, kind, how, read)
+        RESULTS[name] = Format(name, label, about, fits, kind, how, read, beside)
         return read
 
     return register
@@ -169,6 +175,34 @@ def read(source: Source, filename: str) -> tuple[Format, list[Measured], Bads] |
         first_bad = f": row {bad.rows[0][0]}: {bad.rows[0][1]}" if bad.rows else ""
         raise ScenarioError(f"{filename} is {form.label} without a run that can be read{first_bad}")
     return form, found, bad
+
+
+def almost(source: Source, filename: str) -> str:
+    """What keeps a JSON from being of the format that it is nearest to; '' where it is of none."""
+    if not re.match(r"\{|\[\s*([\[{]|$)", head(source, filename).line):
+        return ""
+    content = _objects(whole(source, filename), filename, Bads())
+    found = set(_names(content[0][1], 4)) if content else set()
+
+    def share(form: Format) -> float:
+        names = {*form.tells, *form.beside.split()}
+        return len(names & found) / len(names)
+
+    near = max((f for f in RESULTS.values() if f.kind == "json" and f.beside), key=share)
+    lacks = [name for name in near.tells if name not in found]
+    if share(near) < 0.5 or not lacks:
+        return ""
+    return f"looks like {near.label} and lacks {', '.join(lacks)}: give the file as it was written"
+
+
+def _names(value: Any, deep: int) -> Iterator[str]:
+    """The names in a JSON, so many levels deep; of a list's items those of the first."""
+    if isinstance(value, list):
+        yield from _names(value[0] if value else None, deep)
+    elif isinstance(value, dict) and deep:
+        for name, inner in value.items():
+            yield name
+            yield from _names(inner, deep - 1)
 
 
 def _objects(text: str, filename: str, bad: Bads) -> list[tuple[int, dict]]:

@@ -20,6 +20,7 @@ STREAMLESS = "nothing was streamed, so that no gap was timed"
     "json",
     "keys metric, input_tokens, output_tokens, request_rate",
     lambda d: {"metric", "input_tokens", "output_tokens", "request_rate"} <= d.keys(),
+    "model seed samples mean",
 )
 def aibrix_profile(rows, bad: Bads) -> list[Measured]:
     """Seconds. A run is the lines that share lengths and rate."""

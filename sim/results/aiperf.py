@@ -47,6 +47,7 @@ NAMES = [
     "json",
     "keys metadata.request_start_ns, metrics",
     lambda d: isinstance(d.get("metadata"), dict) and "request_start_ns" in d["metadata"],
+    "request_end_ns request_latency time_to_first_token output_sequence_length",
 )
 def aiperf(rows, bad: Bads) -> list[Measured]:
     """A line a request, unsorted; stamps in ns of the epoch, values in ms."""
@@ -108,6 +109,7 @@ def aiperf(rows, bad: Bads) -> list[Measured]:
     "json",
     "keys request_latency.avg, time_to_first_token.avg",
     lambda d: isinstance(d.get("request_latency"), dict) and "avg" in d["request_latency"],
+    "unit",
 )
 def aiperf_json(rows, bad: Bads) -> list[Measured]:
     """Statistics by metric."""

@@ -43,6 +43,7 @@ MEANING = {
     "json",
     "keys backend, mean_e2e_latency_ms",
     lambda d: "mean_e2e_latency_ms" in d and "backend" in d,
+    "duration request_rate total_input_tokens median_e2e_latency_ms",
 )
 def sglang(rows, bad: Bads) -> list[Measured]:
     """A line a run. A request's arrays are there with --output-details only."""
@@ -53,7 +54,10 @@ def sglang(rows, bad: Bads) -> list[Measured]:
     "vLLM bench serve",
     "json",
     "keys backend, completed, mean_ttft_ms",
-    lambda d: {"backend", "completed", "mean_ttft_ms"} <= d.keys(),
+    lambda d: (
+        {"backend", "completed", "mean_ttft_ms"} <= d.keys() and "median_e2e_latency_ms" not in d
+    ),
+    "duration request_rate total_input_tokens input_lens output_lens ttfts itls",
 )
 def vllm(rows, bad: Bads) -> list[Measured]:
     """A request's arrays are there with --save-detailed, or in files of before 2025."""

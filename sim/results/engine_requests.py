@@ -17,6 +17,7 @@ STAMPS = ("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
     "json",
     "keys arrival_time, scheduled_ts, first_token_ts",
     lambda d: {*KEYS, *STAMPS} <= d.keys(),
+    "input_toks output_toks queued_ts last_token_ts",
 )
 def engine_requests(rows, bad: Bads) -> list[Measured]:
     """arrival_time is an epoch, the *_ts are of a monotonic clock: the smallest distance between
@@ -72,6 +73,7 @@ def engine_requests(rows, bad: Bads) -> list[Measured]:
     "json",
     "keys engine_kwargs, vllm_version, num_requests",
     lambda d: isinstance(d.get("engine_kwargs"), dict) and "vllm_version" in d,
+    "model started_at finished_at",
 )
 def engine_meta(rows, bad: Bads) -> list[Measured]:
     """What the engine was started with; its requests and samples stand in files beside it."""

@@ -51,6 +51,7 @@ PERCENTILES = ("min", "p001", "p01", "p05", "p10", "p25", "p75", "p90", "p95", "
     "json",
     "key benchmarks, with metrics and requests",
     lambda d: isinstance(d.get("benchmarks"), list),
+    "metrics requests successful time_to_first_token_ms inter_token_latency_ms",
 )
 def guidellm(rows, bad: Bads) -> list[Measured]:
     """A run a benchmark."""

@@ -23,6 +23,7 @@ HALF = (
     "json",
     "keys load_summary, successes.latency",
     lambda d: "load_summary" in d and "latency" in (d.get("successes") or {}),
+    "count request_latency time_to_first_token throughput",
 )
 def inference_perf(rows, bad) -> list[Measured]:
     """Seconds. Its TPOT and ITL are half the truth: TPOT is computed from its means."""
@@ -101,6 +102,7 @@ def _statistics(of: dict | None, metric: str) -> dict[str, float]:
     "json",
     "keys load_summary {}, successes.queue_len",
     lambda d: "load_summary" in d and "queue_len" in (d.get("successes") or {}),
+    "count time_per_output_token",
 )
 def inference_perf_prometheus(rows, bad) -> list[Measured]:
     """The server's own histograms over the stage's time."""

@@ -35,6 +35,7 @@ QUANTILES = {
     "json",
     "keys inter_token_latency_s, ttft_s",
     lambda d: {"inter_token_latency_s", "ttft_s", "end_to_end_latency_s"} <= d.keys(),
+    "end_to_end_latency_s number_output_tokens number_input_tokens",
 )
 def llmperf(rows, bad: Bads) -> list[Measured]:
     """Seconds; tokens by its own tokenizer; failures have an error_code and TTFT 0."""
@@ -88,6 +89,7 @@ def llmperf(rows, bad: Bads) -> list[Measured]:
     "json",
     "keys results_ttft_s_mean, results_inter_token_latency_s_mean",
     lambda d: "results_ttft_s_mean" in d,
+    "results_end_to_end_latency_s_mean results_number_output_tokens_mean",
 )
 def llmperf_summary(rows, bad: Bads) -> list[Measured]:
     """Flat; quantiles of each."""
