@@ -193,11 +193,12 @@ def worst_itl(run: Run, t0: float, t1: float, columns: int) -> np.ndarray:
 
 
 class Events:
-    """When requests that were let in came, had a seat and left it, and lost one and had it back."""
+    """When requests that were let in stood in the line, had a seat and left it, and lost one and
+    had it back."""
 
     def __init__(self, run: Run):
         served = run.served
-        self.arrivals = np.sort(served["arrival"])
+        self.arrivals = np.sort(run.queued[run.requests["refused"] == 0])
         self.starts, self.ends = (np.sort(served[name]) for name in ("start", "finish"))
         self.lost, self.back = again(run)
 

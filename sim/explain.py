@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from .metrics import METRICS, longest_wait, quantile, waits
+from .metrics import METRICS, longest_wait, quantile, wait, waits
 from .run import Run, once
 from .state import STOPS
 
@@ -45,7 +45,7 @@ def verdict(run: Run, baseline: Run) -> str:
 @once
 def why_waited(run: Run) -> str:
     """Who waited longest for a seat, and for what the requests waited."""
-    waited = run.served["start"] - run.served["arrival"]
+    waited = wait(run)
     by_cause = waits(run)
     total = sum(by_cause.values())
     if total <= 0 or waited.max() <= 0:

@@ -83,11 +83,21 @@ class Run:
     grants: np.ndarray = field(default_factory=lambda: np.empty(0, GRANT))
     ids: np.ndarray | None = None  # of the requests, where they are not all of them
     begin: float = 0.0  # ms, from when on figures a second count
+    front_ms: float = 0.0  # from a request's client to the waiting line, where that is known
 
     @property
     def lasted(self) -> float:
         """ms from its begin to the last release."""
         return self.total - self.begin
+
+    @property
+    def queued(self) -> np.ndarray:
+        """(n,) ms at which each request stood in the waiting line."""
+        r = self.requests
+        if not self.front_ms:
+            return r["arrival"]
+        times = r["arrival"] + self.front_ms
+        return np.where(abs(r["start"] - times) < 1e-9, r["start"], times)  # there, back: rounding
 
     @property
     def served(self) -> np.ndarray:
@@ -282,6 +292,7 @@ def recorded(
         segments,
         gaps,
         grants,
+        front_ms=float(s.n.front_ms),
     )
 
 

@@ -33,7 +33,7 @@ def requests_table(run: Run) -> pd.DataFrame:
     r = pd.DataFrame(run.requests, index=run.ids).rename_axis("request")
     r["refused"] = np.array(["", *REFUSALS[1:]], object)[r["refused"]]
     return r.assign(
-        queue_ms=r["start"] - r["arrival"],
+        queue_ms=r["start"] - run.queued,
         ttft_ms=r["first"] - r["arrival"],
         tpot_ms=((r["last"] - r["first"]) / (r["output"] - 1)).where(r["output"] > 1),
         e2e_ms=r["finish"] - r["arrival"],

@@ -174,7 +174,6 @@ class Why:
     run: Run
     cost: str
     coefficients: Sequence[float]
-    front_ms: float = 0.0  # from each request's client to the line: of its TTFT
 
     @property
     def parts(self) -> np.ndarray:
@@ -248,8 +247,8 @@ class Why:
         t0, r = self.run.steps["t0"], self.run.requests
         served = ids[r["refused"][ids] == 0]
         spans = np.zeros(len(served), SPAN)
-        spans["request"], spans["kind"], spans["front"] = served, WAITING, self.front_ms
-        spans["arrival"] = r["arrival"][served] + self.front_ms
+        spans["request"], spans["kind"], spans["front"] = served, WAITING, self.run.front_ms
+        spans["arrival"] = self.run.queued[served]
         before = (
             np.searchsorted(t0, spans["arrival"], side="right") - 1
         )  # the step in progress then
@@ -370,18 +369,15 @@ def _add(out: np.ndarray, spans: np.ndarray, part: int, ms: np.ndarray | str) ->
     )
 
 
-def why(run: Run, cost: str, coefficients: Sequence[float], front_ms: float = 0.0) -> Why:
-    """Split the latencies of a run whose steps took what `cost` says.
-
-    front_ms: of its TTFT, what each request took from its client to the line.
-    """
-    return Why(run, cost, tuple(coefficients), front_ms)
+def why(run: Run, cost: str, coefficients: Sequence[float]) -> Why:
+    """Split the latencies of a run whose steps took what `cost` says."""
+    return Why(run, cost, tuple(coefficients))
 
 
 def why_variant(run: Run, scenario: Scenario, variant: Variant) -> Why:
     """The same of a run of this variant of the scenario."""
     price = scenario.cost_of(variant)
-    return why(run, price.cost, price.coefficients, price.front_ms)
+    return why(run, price.cost, price.coefficients)
 
 
 # What the split asks of a run, whatever its steps cost: made once.
@@ -515,7 +511,7 @@ def per_request(run: Run, metric: str) -> np.ndarray:
         "ttft": r["first"] - r["arrival"],
         "tpot": (r["last"] - r["first"]) / several,
         "e2e": r["finish"] - r["arrival"],
-        "queue": r["start"] - r["arrival"],
+        "queue": r["start"] - run.queued,
         "tpot_to_release": (r["finish"] - r["first"]) / several,
     }[metric]
 

@@ -660,6 +660,7 @@ def compared(call, tight_runs, monkeypatch):
 def test_the_rows_of_a_window_show_what_the_whole_run_shows_there(compared, view):
     body = """
         const { plotWidth = 300 } = {}, places = js.layout(whole.variants), hits = [];
+        const half = (view.t0 + view.t1) / 2;
         for (let px = 90; px < 380; px += 3) for (const { y, height } of places.panels)
           for (let down = 1; down < height; down += 7)
             hits.push([whole, part].map((data) => {
@@ -670,9 +671,12 @@ def test_the_rows_of_a_window_show_what_the_whole_run_shows_there(compared, view
           raw: part.part.raw, all: whole.variants[0].t0.length, sent: part.variants[0].t0.length,
           images: each((v) => image(v, 300).join()), hits,
           lines: each((v) => plain(js.linesOf(v, view, 300))),
+          upto: each((v) => plain(js.until(half, view, js.linesOf(v, view, 300)))),
         };
     """
     found = compared(body, 10_000_000, view)
+    for (lines, _), (upto, _) in zip(found["lines"], found["upto"], strict=True):
+        assert upto == {name: values[:150] for name, values in lines.items()}
     assert found["raw"][0] <= view[0]
     assert found["raw"][1] >= view[1]
     assert found["sent"] < found["all"] / 2

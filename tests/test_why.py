@@ -8,12 +8,15 @@ from strategies import cases, startable, tight, workload
 
 from sim import worked
 from sim.advice import ADVICE, OF_TTFT, advice, leading, remedy, tried
-from sim.explain import duration
-from sim.metrics import METRICS
+from sim.detail import events
+from sim.explain import duration, why_waited
+from sim.metrics import FIGURES, METRICS, waits
+from sim.out import trace_events
 from sim.policies import POLICIES
 from sim.run import compare, serve
 from sim.scenario import Scenario
 from sim.state import NOTHING, Limits
+from sim.table import requests_table
 from sim.why import (
     AGAIN,
     ARRIVING,
@@ -74,7 +77,7 @@ def test_the_parts_add_up_to_what_was_measured(policy, case):
             limits = limits._replace(max_num_batched_tokens=10_000)
         front = 3.7 if short else 0.0
         run = serve(case.workload, policy, limits, case.cost, front_ms=front)
-        whole = why(run, "linear", case.cost, front)
+        whole = why(run, "linear", case.cost)
         r, served = run.requests, run.requests["refused"] == 0
         sums = whole.parts.sum(axis=2)[served]
         assert_allclose(sums[:, TTFT], (r["first"] - r["arrival"])[served], rtol=0, atol=1e-9)
@@ -82,6 +85,9 @@ def test_the_parts_add_up_to_what_was_measured(policy, case):
         assert whole.parts.min() > -1e-9
         assert np.all(whole.parts[served][:, :, FRONT] == [front, 0.0])
         assert not whole.parts[~served].any()
+        once = served & (r["preemptions"] == 0)
+        waited = whole.parts[once, TTFT, ARRIVING:AGAIN].sum(axis=1)
+        assert np.all(waited >= (r["start"] - run.queued)[once] - 1e-9)  # and for budget, seated
 
 
 @every_policy
@@ -171,9 +177,19 @@ def test_the_front_end_is_no_wait_for_a_seat():
     limits = Limits(max_num_seqs=1)
     rows = workload([(0.0, 5, 4), (0.5, 5, 1)])
     run = serve(rows, "continuous", limits, A_MILLISECOND, front_ms=5.0)
-    whole = why(run, "linear", A_MILLISECOND, 5.0)
+    whole = why(run, "linear", A_MILLISECOND)
     assert parts(whole, 1, TTFT) == {"front": 5.0, "step": 0.5, "seat": 3.0, "overhead": 1.0}
     assert parts(whole, 0, TTFT) == {"front": 5.0, "overhead": 1.0}
+    waited = [0.0, 3.5]  # wherever a wait is told, and from the line on
+    assert METRICS["queue"].of(run).values == pytest.approx(waited)
+    assert requests_table(run)["queue_ms"].to_list() == pytest.approx(waited)
+    assert per_request(run, "queue") == pytest.approx(waited)
+    assert FIGURES["longest_wait"].of(run, Scenario().slo) == pytest.approx(3.5)
+    assert sum(waits(run).values()) == pytest.approx(3.5)
+    assert why_waited(run).startswith("Request 1 waited longest, 3.5 ms; the mean was 1.8 ms")
+    assert list(events(run).waiting(np.array([5.0, 5.6, 8.9, 9.1]))) == [0, 1, 1, 0]
+    line = [e["args"]["waiting"] for e in trace_events([run]) if e["name"] == "requests"]
+    assert line == [0, 1, 0, 0]
 
 
 def test_the_head_lacks_budget_and_who_is_behind_waits_for_it():

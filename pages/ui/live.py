@@ -247,7 +247,8 @@ def _look() -> None:
     shown = [_recent(run, recent[0]) for run in runs]
     with st.container(key="live-box"):
         alt = f"What {len(runs)} variants do at {session.t / 1e3:.1f} s"
-        timeline(pack(shown, session.scenario, live=recent), "Live timeline", None)
+        packed = pack(shown, session.scenario, live=recent, now=session.t)
+        timeline(packed, "Live timeline", None)
     st.table(_now(session), border="horizontal", alt=alt)
     st.table(_so_far(session, runs), border="horizontal", alt="Figures of what was served so far")
 

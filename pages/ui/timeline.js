@@ -39,7 +39,7 @@ export function unpack(bytes) {
     path.reduce((owner, part) => (owner[part] ??= {}), owned)[column] = new KINDS[kind](body, at, n);
   }
   const variants = header.variants.map((variant, k) => {
-    const own = owned[k], times = own.arrivals ? {} : sortedTimes(own, owned.all.arrival);
+    const own = owned[k], times = own.arrivals ? {} : sortedTimes(own, owned.all.arrival, variant.front);
     const whole = { ...variant, ...own, ...times, ...shares(own, variant), part: header.part };
     if (header.part) whole.grids = grids(whole, header);
     return whole;
@@ -67,10 +67,10 @@ export function rowOf({ ids }, request) {
 // Whether every row of the window is here.
 export const isRaw = ({ part }, { t0, t1 }) => !part || (!!part.raw && t0 >= part.raw[0] && t1 <= part.raw[1]);
 
-// When requests that were let in came, had a seat, and left it.
-function sortedTimes({ start, finish }, arrival) {
+// When requests that were let in stood in the line, had a seat, and left it.
+function sortedTimes({ start, finish }, arrival, front) {
   const served = (_, i) => !Number.isNaN(start[i]);
-  return { arrivals: arrival.filter(served), starts: start.filter(served).sort(), ends: finish.filter(served).sort() };
+  return { arrivals: arrival.filter(served).map((t) => t + front), starts: start.filter(served).sort(), ends: finish.filter(served).sort() };
 }
 
 // Of the KV pool, the % of blocks that are held, and the % that tokens fill.
@@ -393,7 +393,8 @@ const log1p = (x) => Math.log10(1 + Math.max(0, x));
 // Each strip: a name, a line (and a faint second one) for each variant, a limit where it has one.
 function stripsOf(ui) {
   const { data, view } = ui, width = Math.max(1, Math.floor(ui.plotWidth));
-  const lines = data.variants.map((v) => linesOf(v, view, width)), of = (...names) => lines.map((line) => names.map((name) => line[name]));
+  const lines = data.variants.map((v) => until(data.now, view, linesOf(v, view, width)));
+  const of = (...names) => lines.map((line) => names.map((name) => line[name]));
   return [
     { name: "waiting", faint: "running", lines: of("waiting", "running") },
     { name: "prefill", faint: "decode", unit: "tok/step", lines: of("prefill", "decodes") },
@@ -416,6 +417,13 @@ export function linesOf(v, view, width) {
     waiting: counted(v.waiting, v.arrivals, v.starts, 1), running: counted(v.running, v.starts, v.ends, -1),
     prefill: most(v.stepPrefill), decodes: most(v.stepDecodes), ms: most(v.stepMs), ...(v.blocks ? { held: most(v.heldShare), kv: most(v.kvShare) } : {}),
   };
+}
+
+// The lines of a run that goes on, without the pixels that are still to come.
+export function until(now, { t0, t1 }, lines) {
+  if (now === null) return lines;
+  const cut = (line) => line.slice(0, Math.max(0, Math.ceil(((now - t0) / (t1 - t0)) * line.length)));
+  return Object.fromEntries(Object.entries(lines).map(([name, line]) => [name, cut(line)]));
 }
 
 function drawStrips(ui, pen, places) {
@@ -619,7 +627,7 @@ export function describe(data, hit) {
   lines.push(`prompt ${count(data.prompt[row])}, output ${count(data.output[row])} tokens, arrived ${(data.arrival[row] / 1000).toFixed(3)} s`);
   for (const v of data.variants) {
     if (Number.isNaN(v.start[row])) lines.push(`${v.label}: refused at the door`);
-    else lines.push(`${v.label}: TTFT ${duration(v.first[row] - data.arrival[row])}, of it queued ${duration(v.start[row] - data.arrival[row])}`);
+    else lines.push(`${v.label}: TTFT ${duration(v.first[row] - data.arrival[row])}, of it queued ${duration(v.start[row] - data.arrival[row] - v.front)}`);
   }
   return lines;
 }

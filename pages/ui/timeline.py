@@ -12,7 +12,7 @@ from streamlit.components import v2
 from sim import __version__
 from sim.detail import events, index, most, steps_between, ticks_between, worst_itl
 from sim.explain import lost_and_refused, why_waited
-from sim.metrics import again, longest_wait
+from sim.metrics import again, longest_wait, wait
 from sim.run import Run, once
 from sim.scenario import Scenario
 from sim.state import PREEMPTED, PREFILL, RECOMPUTE
@@ -56,7 +56,7 @@ def opening_window(runs: Sequence[Run], baseline: int) -> tuple[float, float]:
     run = runs[baseline]
     longest = run.requests[longest_wait(run)]
     middle = (longest["arrival"] + longest["first"]) / 2
-    if len(again(run)[0]) and longest["start"] - longest["arrival"] < LEGIBLE / 100:
+    if len(again(run)[0]) and wait(run).max() < LEGIBLE / 100:
         middle = again(run)[0][0]
     start = middle - LEGIBLE / 4
     start = float(np.clip(start, 0.0, end - LEGIBLE / 2))
@@ -82,12 +82,14 @@ def pack(
     scenario: Scenario,
     *,
     live: tuple[float, float] | None = None,
+    now: float | None = None,
     window: Window | None = None,
     picked: int | None = None,
 ) -> bytes:
     """Little-endian: u4 length of a JSON header, the header, then its columns, each 8-aligned.
 
-    live: of runs that go on, the window (ms) that the timeline follows. With `window` only what it
+    live: of runs that go on, the window (ms) that the timeline follows; `now`: ms, where what is
+    drawn of steps ends. With `window` only what it
     needs, and the request `picked`, wherever it is: for large runs, whose canvas asks again.
     """
     opening = live or opening_window(runs, scenario.baseline)
@@ -115,6 +117,7 @@ def pack(
                     "total": run.total,
                     "blocks": run.blocks,
                     "blockSize": run.block_size,
+                    "front": run.front_ms,
                     "note": "" if live else _note(run),
                     "colours": variant_colours(k),
                 }
@@ -123,6 +126,7 @@ def pack(
             ],
             "shade": shade_scale(runs, scenario),
             "live": live is not None,
+            "now": now,
             "window": opening,
             "whole": whole,
             "stamp": f"slotscope {__version__} · seed {scenario.traffic.seed}",
