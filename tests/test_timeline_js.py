@@ -302,6 +302,7 @@ TWO = {
 DATA = """
     const variant = (label, shift) => build({
       ...arg.given, label, start: [0, 50 + shift, 300], first: [10, 90 + shift, 310],
+      front: shift / 2,
     });
     const data = {
       variants: [variant("left", 0), variant("right", 20)],
@@ -378,7 +379,7 @@ def test_the_tooltip_says_who_where_what_and_how_it_fares_in_every_variant(call)
     assert prefill[3] == "prompt 1,700, output 1,234 tokens, arrived 0.020 s"
     assert prefill[4:] == [
         "left: TTFT 70.0 ms, of it queued 30.0 ms",
-        "right: TTFT 90.0 ms, of it queued 50.0 ms",
+        "right: TTFT 90.0 ms, of it queued 40.0 ms",  # and 10 in the front end
     ]
 
 
