@@ -60,7 +60,7 @@ def test_a_brush_marks_a_window_that_figures_follow_and_the_address_keeps(pair):
     pair.get_by_role("button", name="Next worst").click()
     pair.wait_for_url(f"**request={worst(runs[0], 'ttft', ids=parts[0].ids)[0]}**")
     idle(pair)
-    expect(main).to_contain_text(re.compile(r": 40 runs, about [\d.]+ m?s of simulating"))
+    expect(main).to_contain_text(re.compile(r": 40 runs, about [\d.,]+ m?s of simulating"))
     pair.get_by_role("button", name="Is the difference real?").click()
     expect(main).to_contain_text("Of each, who arrives in the window.")
     canvas(pair).focus()

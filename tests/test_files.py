@@ -344,7 +344,10 @@ def test_every_phase_has_its_own_colour_in_the_picture_and_in_the_chart():
         panels = image[2 * drawings.TOP :]
         assert (np.abs(panels - want).sum(axis=2) < 12).sum() > 200, phase
     colours = charts.gantt(
-        pd.DataFrame(columns=["variant", "seat", "t0", "t1", "phase", "itl"]),
+        pd.DataFrame(
+            [("a", 0, 0.0, 1.0, phase, 1.0) for phase in present],
+            columns=["variant", "seat", "t0", "t1", "phase", "itl"],
+        ),
         (1, 50),
         False,
         {"a": 1},
