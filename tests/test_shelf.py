@@ -47,6 +47,13 @@ def test_whoever_draws_runs_has_the_same_ones_throughout():
     assert 0 < len(part[0].requests) < len(runs[0].requests)
 
 
+def test_small_runs_take_room_too(monkeypatch):
+    monkeypatch.setattr(shelf, "ROOM", 2.5 * shelf.LEAST)
+    for seed in (1, 2, 3):
+        list(Runs(asked(seed), None))
+    assert [key[0].seed for key in shelf.shelf] == [3, 3]
+
+
 def test_a_session_that_nobody_looks_at_holds_no_run(monkeypatch):
     """Its fragments, buttons and downloads are still there; what they need is simulated again."""
     downloads, add = {}, MediaFileManager.add_deferred

@@ -15,6 +15,7 @@ from sim.window import Windowed, counted
 from sim.workload import Workload, draw
 
 ROOM = 2_000_000  # requests of runs that stay at hand though nobody draws them
+LEAST = 10_000  # that a run counts for: a small one has steps, and tables made of it, as well
 shelf: OrderedDict[tuple, Run] = OrderedDict()  # the one used last stands last
 in_use: WeakValueDictionary[tuple, Run] = WeakValueDictionary()  # and parts of them
 took: WeakKeyDictionary[Run, float] = WeakKeyDictionary()  # seconds to simulate it
@@ -92,9 +93,16 @@ class Runs(Sequence[Run]):
     def _make_room(self, requests: int) -> None:
         """Take others off the shelf, the one used longest ago first, until so many fit."""
         with lock:
-            for key in [key for key in shelf if key not in self._keys]:
-                if sum(len(run.requests) for run in shelf.values()) + requests > ROOM:
-                    del shelf[key]
+            taken = requests + sum(map(_size, shelf.values()))
+            for key in list(shelf):
+                if taken <= ROOM:
+                    return
+                if key not in self._keys:
+                    taken -= _size(shelf.pop(key))
+
+
+def _size(run: Run) -> int:
+    return max(LEAST, len(run.requests))
 
 
 def fragment(draw: Callable) -> Callable:
