@@ -48,10 +48,11 @@ def test_whoever_draws_runs_has_the_same_ones_throughout():
 
 
 def test_small_runs_take_room_too(monkeypatch):
-    monkeypatch.setattr(shelf, "ROOM", 2.5 * shelf.LEAST)
+    monkeypatch.setattr(shelf, "ROOM", 4 * shelf.LEAST)
     for seed in (1, 2, 3):
         list(Runs(asked(seed), None))
-    assert [key[0].seed for key in shelf.shelf] == [3, 3]
+    assert [key[0].seed for key in shelf.shelf][-3:] == [3, 3, 3]
+    assert len(shelf.shelf) == 4
 
 
 def test_a_session_that_nobody_looks_at_holds_no_run(monkeypatch):
