@@ -92,7 +92,7 @@ class Check:
         found: dict = {
             "device": label(self.device),
             "driver": card.driver() if card else why,
-            "system": platform.platform(),
+            "system": f"{platform.system()} {platform.machine()}",
             "versions": versions(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }
