@@ -106,7 +106,8 @@ STEP = np.dtype(
         ("late", "i2"),  # of these, tokens whose gap stands in `gaps`
         ("pad_decodes", "i2"),  # charged as decodes, useful to nobody
         ("pad_prefill", "i4"),
-        ("stop", "i4"),
+        ("stop", "i2"),
+        ("completed", "i2"),  # prompts whose last token is in it: each emits one
         ("head", "i4"),  # of the waiting line while the step runs; -1: nobody waits
         ("free", "i4"),  # KV blocks, once the step is planned
         ("kv", "i8"),  # tokens whose KV is there, before the step
@@ -114,7 +115,6 @@ STEP = np.dtype(
         ("context", "i4"),  # tokens whose KV the decodes read
         ("reread", "i4"),  # tokens of the same prompts computed earlier, whose KV is read again
         ("attended", "i8"),  # pairs of a prompt token and one that it attends to
-        ("completed", "i2"),  # prompts whose last token is in it: each emits one
     ],
     align=True,
 )
